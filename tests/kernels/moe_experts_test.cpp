@@ -73,15 +73,18 @@ TEST(Moe, GroupedGemmsMatchOneGemmPerExpert) {
       const int64_t rows = order.rows();
       TestTensor x(cpu(), dtype, {rows, k}), w(cpu(), dtype, {c.experts * n, k}), y(cpu(), dtype, {rows, n}),
           dx(cpu(), dtype, {rows, k}), dw(cpu(), DType::f32, {c.experts * n, k}),
-          added(cpu(), DType::f32, {c.experts * n, k});
-      x.fill_normal(1), w.fill_normal(2), added.fill_value(1.0f);
+          added(cpu(), DType::f32, {c.experts * n, k}), added_y(cpu(), dtype, {rows, n});
+      x.fill_normal(1), w.fill_normal(2), added.fill_value(1.0f), added_y.fill_value(2.0f);
       grouped_gemm(cpu(), {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
       grouped_gemm(cpu(), {.a = {y}, .b = {w}, .offsets = order.offsets, .out = dx});
+      GroupedGemm adds{.a = {x}, .b = {w}, .offsets = order.offsets, .out = added_y, .trans_b = true};
+      adds.accumulate = true;
+      grouped_gemm(cpu(), adds);
       grouped_wgrad(cpu(), {.a = {y}, .b = {x}, .offsets = order.offsets, .out = dw});
       grouped_wgrad(cpu(), {.a = {y}, .b = {x}, .offsets = order.offsets, .out = added, .accumulate = true});
       const std::vector<int32_t> offsets = ints_of(order.offsets);
       const std::vector<float> all_y = y.floats(), all_dx = dx.floats(), all_dw = dw.floats(),
-                               sums = added.floats();
+                               sums = added.floats(), sums_y = added_y.floats();
       for (int64_t e = 0; e < c.experts; ++e) {
         const int64_t first = offsets[static_cast<size_t>(e)],
                       count = offsets[static_cast<size_t>(e) + 1] - first;
@@ -95,6 +98,11 @@ TEST(Moe, GroupedGemmsMatchOneGemmPerExpert) {
           gemm(cpu(), {.a = dy, .b = b, .out = one_dx});
           gemm(cpu(), {.a = dy, .b = a, .out = one_dw, .trans_a = true});
           const std::vector<float> ys = one.floats(), dxs = one_dx.floats();
+          TestTensor one_sum(cpu(), dtype, {count, n});
+          one_sum.fill_value(2.0f);
+          gemm(cpu(), {.a = a, .b = b, .out = one_sum, .trans_b = true, .accumulate = true});
+          const std::vector<float> sum = one_sum.floats();
+          EXPECT_TRUE(std::equal(sum.begin(), sum.end(), sums_y.begin() + first * n));
           EXPECT_TRUE(std::equal(ys.begin(), ys.end(), all_y.begin() + first * n));
           EXPECT_TRUE(std::equal(dxs.begin(), dxs.end(), all_dx.begin() + first * k));
         }
@@ -105,7 +113,7 @@ TEST(Moe, GroupedGemmsMatchOneGemmPerExpert) {
         }
       }
       for (int64_t i = offsets.back() * n; i < rows * n; ++i)
-        EXPECT_TRUE(std::isnan(all_y[i]));  // not written
+        EXPECT_TRUE(std::isnan(all_y[i]) && sums_y[i] == 2.0f);  // not written
     }
   }
 }

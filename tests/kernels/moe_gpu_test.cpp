@@ -204,15 +204,20 @@ TEST(MoeGpu, GroupedGemmsMatchReference) {
         const MoeOrder order(context, c);
         TestTensor x(context, dtype, {order.rows(), k}), w(context, dtype, {c.experts * n, k}),
             y(context, dtype, {order.rows(), n}), dx(context, dtype, {order.rows(), k}),
-            dw(context, DType::f32, {c.experts * n, k}), added(context, DType::bf16, {c.experts * n, k});
+            dw(context, DType::f32, {c.experts * n, k}), added(context, DType::bf16, {c.experts * n, k}),
+            sum(context, dtype, {order.rows(), n});
         x.fill_normal(1), w.fill_normal(2), added.fill_value(1.0f), y.fill_value(0.0f), dx.fill_value(0.0f);
+        sum.fill_normal(3);
         grouped_gemm(context, {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
         grouped_gemm(context, {.a = {y}, .b = {w}, .offsets = order.offsets, .out = dx});
+        grouped_gemm(
+            context,
+            {.a = {x}, .b = {w}, .offsets = order.offsets, .out = sum, .trans_b = true, .accumulate = true});
         GroupedWgrad wgrad{.a = {y}, .b = {x}, .offsets = order.offsets, .alignment = c.alignment, .out = dw};
         grouped_wgrad(context, wgrad);
         wgrad.out = added, wgrad.accumulate = true;
         grouped_wgrad(context, wgrad);
-        return std::array{y.floats(), dx.floats(), dw.floats(), added.floats()};
+        return std::array{y.floats(), dx.floats(), dw.floats(), added.floats(), sum.floats()};
       };
       const auto actual = run(gpu), expected = run(cpu());
       for (size_t i = 0; i < actual.size(); ++i)
@@ -232,23 +237,27 @@ TEST(MoeGpu, TensorCoreTilesMatchReference) {
         const MoeOrder order(context, c);
         TestTensor x(context, DType::bf16, {order.rows(), k}), w(context, DType::bf16, {c.experts * n, k}),
             wt(context, DType::bf16, {c.experts * k, n}), y(context, DType::f32, {order.rows(), n}),
-            dx(context, DType::bf16, {order.rows(), n}), dw(context, DType::f32, {c.experts * k, k});
+            dx(context, DType::bf16, {order.rows(), n}), dw(context, DType::f32, {c.experts * k, k}),
+            sum(context, DType::bf16, {order.rows(), n});
         x.fill_normal(1), w.fill_normal(2), wt.fill_normal(3), y.fill_value(0.0f), dx.fill_value(0.0f);
-        dw.fill_value(2.0f);
+        dw.fill_value(2.0f), sum.fill_normal(4);
         grouped_gemm(context, {.a = {x}, .b = {w}, .offsets = order.offsets, .out = y, .trans_b = true});
         grouped_gemm(context, {.a = {x}, .b = {wt}, .offsets = order.offsets, .out = dx});
+        grouped_gemm(context,
+                     {.a = {x}, .b = {wt}, .offsets = order.offsets, .out = sum, .accumulate = true});
         grouped_wgrad(context, {.a = {x},
                                 .b = {x},
                                 .offsets = order.offsets,
                                 .alignment = c.alignment,
                                 .out = dw,
                                 .accumulate = true});
-        return std::array{y.floats(), dx.floats(), dw.floats()};
+        return std::array{y.floats(), dx.floats(), dw.floats(), sum.floats()};
       };
       const auto actual = run(gpu), expected = run(cpu());
       EXPECT_LT(testing::relative_error(actual[0], expected[0]), 1e-5);
       EXPECT_LT(testing::relative_error(actual[1], expected[1]), tolerance(DType::bf16));
       EXPECT_LT(testing::relative_error(actual[2], expected[2]), 1e-5);
+      EXPECT_LT(testing::relative_error(actual[3], expected[3]), tolerance(DType::bf16));
       EXPECT_EQ(actual, run(gpu));
     }
   }

@@ -43,6 +43,38 @@ inline void check_column_chunks(const Context& context, DType dtype, const Chunk
   EXPECT_EQ(parts.floats(), p);
 }
 
+struct BlockCase {
+  int64_t groups, rows, above, below, part_above, part_below, left, cols, right;
+};
+inline const BlockCase kBlocks[] = {{1, 1, 0, 0, 0, 0, 0, 8, 0},
+                                    {1, 5, 3, 0, 0, 2, 8, 8, 16},
+                                    {7, 20, 20, 4, 0, 0, 0, 16, 16},
+                                    {130, 33, 1, 2, 3, 4, 24, 8, 0}};
+
+inline void check_copy_block(const Context& context, DType dtype, const BlockCase& c, bool to_full) {
+  SCOPED_TRACE(::testing::Message() << c.groups << " groups of " << c.rows << " rows, " << c.cols
+                                    << " columns, " << dtype_name(dtype)
+                                    << (to_full ? ", to full" : ", to part"));
+  const int64_t rows = c.above + c.rows + c.below, part_rows = c.part_above + c.rows + c.part_below,
+                width = c.left + c.cols + c.right;
+  TestTensor full(context, dtype, {c.groups, rows, width}),
+      part(context, dtype, {c.groups, part_rows, c.cols});
+  full.fill_normal(1), part.fill_normal(2);
+  std::vector<float> f = full.floats(), p = part.floats();
+  for (int64_t g = 0; g < c.groups; ++g) {
+    for (int64_t r = 0; r < c.rows; ++r) {
+      for (int64_t i = 0; i < c.cols; ++i) {
+        float& in_full = f[static_cast<size_t>((g * rows + c.above + r) * width + c.left + i)];
+        float& in_part = p[static_cast<size_t>((g * part_rows + c.part_above + r) * c.cols + i)];
+        (to_full ? in_full : in_part) = to_full ? in_part : in_full;
+      }
+    }
+  }
+  copy_block(context, {full, part, c.above, c.left, c.part_above, c.rows, to_full});
+  EXPECT_EQ(full.floats(), f);
+  EXPECT_EQ(part.floats(), p);
+}
+
 inline void check_row_order(const Context& context, DType dtype, int64_t rows, int64_t cols, bool inverse) {
   SCOPED_TRACE(::testing::Message() << rows << " x " << cols << (inverse ? ", back, " : ", ")
                                     << dtype_name(dtype));
@@ -69,6 +101,7 @@ inline void check_rearrangements(const Context& context) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool back : {false, true}) {
       for (const ChunksCase& c : kChunks) check_column_chunks(context, dtype, c, back);
+      for (const BlockCase& c : kBlocks) check_copy_block(context, dtype, c, back);
       for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 8}, {5, 16}, {64, 40}, {513, 264}})
         check_row_order(context, dtype, rows, cols, back);
     }

@@ -14,6 +14,12 @@ TEST(Rearrange, RejectsInvalidArguments) {
   EXPECT_THROW(column_chunks(cpu, {full, parts, 9, 0, 8}), InternalError);
   EXPECT_THROW(column_chunks(cpu, {full, parts, 8, 1, 8}), InternalError);
   EXPECT_THROW(column_chunks(cpu, {full, full.get().view({1, 4, 24}), 0, 0, 8}), InternalError);
+  const Tensor groups = full.get().view({2, 2, 24}), part = parts.get().view({2, 4, 8});
+  EXPECT_THROW(copy_block(cpu, {groups, part, 0, 17, 0, 1}), InternalError);
+  EXPECT_THROW(copy_block(cpu, {groups, part, 1, 0, 0, 2}), InternalError);
+  EXPECT_THROW(copy_block(cpu, {groups, part, 0, 0, 3, 2}), InternalError);
+  EXPECT_THROW(copy_block(cpu, {groups, groups, 0, 0, 0, 2}), InternalError);
+  EXPECT_NO_THROW(copy_block(cpu, {groups, part, 0, 16, 2, 2}));
   index.fill_ints({0, 1, 2, 4});
   EXPECT_THROW(row_order(cpu, {full, index, other}), InternalError);
   index.fill_ints({0, 1, 2, 3});

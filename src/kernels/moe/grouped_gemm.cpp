@@ -124,7 +124,7 @@ void grouped_gemm(const Context& context, const GroupedGemm& args) {
     gemms.push_back({x + first * k, w + e * (transposed ? k : n * k), end - first, n, k, k, ldb, false,
                      transposed || args.trans_b, group_scale(args.a, args.b, e), first * n});
   }
-  run_groups(gemms, args.out, false);
+  run_groups(gemms, args.out, args.accumulate);
 }
 
 void grouped_wgrad(const Context& context, const GroupedWgrad& args) {

@@ -26,7 +26,7 @@ enum class WeightOrder : uint8_t { out_first, in_first, transposed };
 template <class A, class B, class Out>
 __global__ void __launch_bounds__(kThreads)
     grouped_gemm_kernel(const A* a, const B* b, Out* out, Groups groups, int64_t n, int64_t k,
-                        WeightOrder order) {
+                        WeightOrder order, bool accumulate) {
   int64_t tile = blockIdx.y, e = 0, first = 0, rows = 0;
   for (; e < groups.experts; ++e) {
     first = groups.offsets[e], rows = groups.offsets[e + 1] - first;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
   else
     p.b = {b + e * k, n, groups.experts * k, 1, groups.b_groups, 0, e * k};
   p.depth = k;
-  const Store<Out> store{out + first * n, n, groups.scale(e), false};
+  const Store<Out> store{out + first * n, n, groups.scale(e), accumulate};
   multiply_tile(p, tile * kTile, int64_t{blockIdx.x} * kTile, store);
 }
 
@@ -102,7 +102,7 @@ void launch_gemm(const Context& context, const GroupedGemm& args) {
   const dim3 grid(ceil_div(n, kTile),
                   ceil_div(args.out.rows(), kTile) + static_cast<unsigned>(groups.experts));
   grouped_gemm_kernel<A, B, Out><<<grid, kThreads, 0, cuda_stream(context)>>>(
-      args.a.values.as<A>(), args.b.values.as<B>(), args.out.as<Out>(), groups, n, k, order);
+      args.a.values.as<A>(), args.b.values.as<B>(), args.out.as<Out>(), groups, n, k, order, args.accumulate);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -1,10 +1,11 @@
 // Grouped GEMMs of a mixture of experts. Expert e has rows [offsets[e], offsets[e + 1]) of the permuted tensors
 // (permute.h) and its own weight. With y = x W^T, W [E, N, K]:
-//   fprop  y [rows, N]  = x * W[e]^T            grouped_gemm, trans_b
-//   dgrad  dx [rows, K] = dy * W[e]             grouped_gemm
+//   fprop  y [rows, N]  (+)= x * W[e]^T         grouped_gemm, trans_b
+//   dgrad  dx [rows, K] (+)= dy * W[e]          grouped_gemm
 //   wgrad  dW[e] [N, K] (+)= dy^T * x           grouped_wgrad: contracts over the rows of e; zero if e has none
 // Offsets are read on the device. Rows from offsets[E] on are neither read nor written. Multiplication and accumulation
-// are FP32, and the result is rounded once. Deterministic; on the CPU results do not depend on the number of threads.
+// are FP32, and the result is rounded once; on Hopper GPUs a BF16 result is rounded before it is added to out, too.
+// Deterministic; on the CPU results do not depend on the number of threads.
 //
 // FP8 operands (E4M3 or E5M2, not both E5M2) are stored with the contraction last, as in gemm.h: weights for dgrad and
 // operands of wgrad as transposed copies of the tensors of all experts. Inverse scales are one per expert
@@ -27,6 +28,7 @@ struct GroupedGemm {
   Tensor offsets;  ///< i32 [E + 1]
   Tensor out;      ///< [rows, n] fp32 or dtype of a; FP8: fp32 or bf16
   bool trans_b = false;
+  bool accumulate = false;  ///< add to out instead of overwriting it
 };
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 

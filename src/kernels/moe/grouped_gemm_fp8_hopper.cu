@@ -326,7 +326,7 @@ bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args) {
                                   .n = static_cast<int>(n),
                                   .depth = static_cast<int>(k),
                                   .out = args.out.data,
-                                  .accumulate = false},
+                                  .accumulate = args.accumulate},
                          .a = scales_of(a),
                          .b = args.trans_b ? scales_of(b, n, 0) : scales_of(b, 0, k),
                          .transposed = !args.trans_b};

@@ -317,7 +317,7 @@ Ranges ranges_of(const Tensor& offsets) {
 
 bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args) {
   return gemm_of_rows(context, args.a.values, args.b.values, args.trans_b, ranges_of(args.offsets), args.out,
-                      false);
+                      args.accumulate);
 }
 
 bool grouped_wgrad_hopper(const Context& context, const GroupedWgrad& args) {

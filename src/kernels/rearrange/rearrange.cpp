@@ -11,6 +11,7 @@ namespace te::kernels {
 #ifdef TE_WITH_CUDA
 namespace cuda {
 void column_chunks(const Context& context, const ColumnChunks& args);
+void copy_block(const Context& context, const CopyBlock& args);
 void row_order(const Context& context, const RowOrder& args);
 }  // namespace cuda
 #endif
@@ -44,6 +45,25 @@ void check_chunks(const Context& context, const ColumnChunks& a) {
     TE_CHECK(divides_16(context, a.full, size), "{}: {} columns are not a multiple of 16 bytes", op, size);
 }
 
+void check_block(const Context& context, const CopyBlock& a) {
+  const char* op = "copy_block";
+  TE_CHECK(a.full && a.part, "{}: full and part are required", op);
+  check_dtype(op, "part", a.part, a.full.dtype);
+  TE_CHECK(a.full.shape.rank() == 3 && a.part.shape.rank() == 3 && a.part.dim(0) == a.full.dim(0),
+           "{}: full {} and part {} must be [groups, rows, width]", op, a.full.shape.str(),
+           a.part.shape.str());
+  TE_CHECK(a.rows >= 0 && a.row >= 0 && a.row + a.rows <= a.full.dim(1) && a.part_row >= 0 &&
+               a.part_row + a.rows <= a.part.dim(1),
+           "{}: {} rows from row {} of full and row {} of part exceed {} or {}", op, a.rows, a.row,
+           a.part_row, a.full.shape.str(), a.part.shape.str());
+  TE_CHECK(a.col >= 0 && a.col + a.part.dim(2) <= a.full.dim(2),
+           "{}: {} columns from column {} exceed the {} columns of full", op, a.part.dim(2), a.col,
+           a.full.dim(2));
+  TE_CHECK(!overlap(a.full, a.part), "{}: full and part overlap", op);
+  for (const int64_t size : {a.col, a.full.dim(2), a.part.dim(2)})
+    TE_CHECK(divides_16(context, a.full, size), "{}: {} columns are not a multiple of 16 bytes", op, size);
+}
+
 void check_order(const Context& context, const RowOrder& a) {
   const char* op = "row_order";
   TE_CHECK(a.rows && a.rows.shape.rank() == 2, "{}: rows must be [n, cols]", op);
@@ -73,6 +93,21 @@ void column_chunks(const Context& context, const ColumnChunks& args) {
     for (int64_t r = 0; r < rows; ++r) {
       copy_bytes(args.parts.as<char>() + (p * rows + r) * part_width + args.at * size,
                  args.full.as<char>() + r * width + args.begin * size + p * bytes, bytes, args.join);
+    }
+  }
+}
+
+void copy_block(const Context& context, const CopyBlock& args) {
+  check_block(context, args);
+  TE_DISPATCH_CUDA(context, copy_block, args);
+  const int64_t size = element_bytes(args.full), width = args.full.dim(2) * size,
+                bytes = args.part.dim(2) * size;
+#pragma omp parallel for collapse(2)
+  for (int64_t g = 0; g < args.full.dim(0); ++g) {
+    for (int64_t r = 0; r < args.rows; ++r) {
+      copy_bytes(args.part.as<char>() + (g * args.part.dim(1) + args.part_row + r) * bytes,
+                 args.full.as<char>() + (g * args.full.dim(1) + args.row + r) * width + args.col * size,
+                 bytes, args.to_full);
     }
   }
 }

@@ -28,6 +28,26 @@ __global__ void __launch_bounds__(kThreads) move_chunks(Chunks p) {
   }
 }
 
+/// Sizes and offsets in units of 16 bytes; `full` and `part` point to the first rows of the block.
+struct Block {
+  uint4 *full, *part;
+  int64_t rows, cols, width, full_stride, part_stride, total;  ///< strides: from group to group
+};
+
+template <bool kToFull>
+__global__ void __launch_bounds__(kThreads) move_block(Block p) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= p.total) return;
+  const int64_t column = i % p.cols, row = i / p.cols % p.rows, group = i / (p.cols * p.rows);
+  uint4& part = p.part[group * p.part_stride + row * p.cols + column];
+  uint4& full = p.full[group * p.full_stride + row * p.width + column];
+  if (kToFull) {
+    full = part;
+  } else {
+    part = full;
+  }
+}
+
 template <bool kInverse>
 __global__ void __launch_bounds__(kThreads)
     move_rows(uint4* rows, const int32_t* index, uint4* ordered, int64_t cols, int64_t total) {
@@ -54,6 +74,25 @@ void column_chunks(const Context& context, const ColumnChunks& args) {
   if (p.total == 0) return;
   (args.join ? move_chunks<true>
              : move_chunks<false>)<<<ceil_div(p.total, kThreads), kThreads, 0, cuda_stream(context)>>>(p);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void copy_block(const Context& context, const CopyBlock& args) {
+  const auto units = [&](int64_t elements) {
+    return elements * static_cast<int64_t>(dtype_size(args.full.dtype)) / static_cast<int64_t>(sizeof(uint4));
+  };
+  const int64_t width = units(args.full.dim(2)), cols = units(args.part.dim(2));
+  const Block p{args.full.as<uint4>() + args.row * width + units(args.col),
+                args.part.as<uint4>() + args.part_row * cols,
+                args.rows,
+                cols,
+                width,
+                args.full.dim(1) * width,
+                args.part.dim(1) * cols,
+                args.full.dim(0) * args.rows * cols};
+  if (p.total == 0) return;
+  (args.to_full ? move_block<true>
+                : move_block<false>)<<<ceil_div(p.total, kThreads), kThreads, 0, cuda_stream(context)>>>(p);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -22,6 +22,18 @@ struct ColumnChunks {
 };
 void column_chunks(const Context& context, const ColumnChunks& args);
 
+/// Blocks of rows and columns of `groups` matrices:
+///   full[g, row + r, col + c] = part[g, part_row + r, c]   for r < rows, c < part width
+/// All other elements keep their values. `full` and `part` must not overlap. On a GPU, col and both widths must be
+/// multiples of 16 bytes.
+struct CopyBlock {
+  Tensor full;  ///< [groups, full rows, width]
+  Tensor part;  ///< [groups, part rows, part width], the same dtype
+  int64_t row = 0, col = 0, part_row = 0, rows = 0;
+  bool to_full = true;  ///< false: from `full` to `part`
+};
+void copy_block(const Context& context, const CopyBlock& args);
+
 /// Permutation of rows: ordered[index[r]] = rows[r]. `index` holds each number from 0 to rows - 1 exactly once; a GPU
 /// does not check this. On a GPU the size of a row must be a multiple of 16 bytes.
 struct RowOrder {

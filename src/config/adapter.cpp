@@ -72,14 +72,16 @@ double AdapterConfig::scale() const {
   return alpha / (use_rslora ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
 }
 
-std::vector<int64_t> linear_blocks(const ModelConfig& model, LinearKind kind) {
+std::vector<int64_t> linear_blocks(const ModelConfig& model, const LinearId& id) {
   const int64_t keys = model.num_query_groups * model.kv_channels;
-  switch (kind) {
+  const int64_t ffn = id.expert >= 0               ? model.moe_ffn_hidden_size
+                      : id.expert == kSharedExpert ? model.moe_shared_expert_intermediate_size
+                                                   : model.ffn_hidden_size;
+  switch (id.kind) {
     case LinearKind::qkv:
       return {model.attention_width(), keys, keys};
     case LinearKind::fc1:
-      return std::vector<int64_t>(static_cast<size_t>(model.fc1_width() / model.ffn_hidden_size),
-                                  model.ffn_hidden_size);
+      return std::vector<int64_t>(model.gated() ? 2 : 1, ffn);
     case LinearKind::proj:
     case LinearKind::fc2:
       return {model.hidden_size};
@@ -89,6 +91,16 @@ std::vector<int64_t> linear_blocks(const ModelConfig& model, LinearKind kind) {
   return {model.padded_vocab_size()};
 }
 
+std::vector<LinearId> layer_linears(const ModelConfig& model, int layer) {
+  std::vector<LinearId> linears{{layer, LinearKind::qkv}, {layer, LinearKind::proj}};
+  const bool experts = model.has_experts(layer);
+  for (const int expert : {experts ? 0 : kNoExpert, kSharedExpert}) {
+    if (expert == kSharedExpert && !(experts && model.moe_shared_expert_intermediate_size > 0)) continue;
+    for (const LinearKind kind : {LinearKind::fc1, LinearKind::fc2}) linears.push_back({layer, kind, expert});
+  }
+  return linears;
+}
+
 std::vector<std::string> block_names(const ModelConfig& model, LinearKind kind) {
   switch (kind) {
     case LinearKind::qkv:
@@ -96,7 +108,7 @@ std::vector<std::string> block_names(const ModelConfig& model, LinearKind kind) 
     case LinearKind::proj:
       return {"o_proj"};
     case LinearKind::fc1:
-      if (model.fc1_width() > model.ffn_hidden_size) return {"gate_proj", "up_proj"};
+      if (model.gated()) return {"gate_proj", "up_proj"};
       return {"up_proj"};
     case LinearKind::fc2:
       return {"down_proj"};
@@ -140,12 +152,14 @@ void check_adapter(const Config& c) {
     user_error("adapter.rank ({}) is not a multiple of {}; the nearest is {}", a.rank, kRankMultiple,
                (a.rank + kRankMultiple / 2) / kRankMultiple * kRankMultiple);
   check_targets(c);
-  if (c.model.num_moe_experts > 0 && !(adapted_blocks(a, c.model, LinearKind::fc1).empty() &&
-                                       adapted_blocks(a, c.model, LinearKind::fc2).empty()))
+  if (c.model.num_moe_experts > 0 && a.dropout > 0.0 &&
+      !(adapted_blocks(a, c.model, LinearKind::fc1).empty() &&
+        adapted_blocks(a, c.model, LinearKind::fc2).empty()))
     user_error(
-        "adapter.target: a model with experts (model.num_moe_experts is {}) has adapters of attention only; "
-        "name some of q, k, v, o",
-        c.model.num_moe_experts);
+        "adapter.dropout ({}) does not support adapters of experts (model.num_moe_experts is {}); set it to "
+        "0, "
+        "or adapter.target to some of q, k, v, o",
+        a.dropout, c.model.num_moe_experts);
   if (a.train_norms && !c.model.norm_gain && !c.model.qk_norm_gain())
     user_error(
         "adapter.train_norms: the norms of this model have no gains (model.norm_gain is false); leave it "

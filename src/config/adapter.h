@@ -15,8 +15,11 @@
 
 namespace te::config {
 
-/// Numbers of the rows of each block of a linear layer's weight, from the top: q, k, v; gate, up.
-std::vector<int64_t> linear_blocks(const ModelConfig& model, LinearKind kind);
+/// Numbers of the rows of each block of a linear layer's weight, from the top: q, k, v; gate, up. Of experts: of one.
+std::vector<int64_t> linear_blocks(const ModelConfig& model, const LinearId& id);
+
+/// The linear layers of a transformer layer; of its experts the first, and the shared one.
+std::vector<LinearId> layer_linears(const ModelConfig& model, int layer);
 
 /// PEFT's names of these blocks: "q_proj", "k_proj", "v_proj".
 std::vector<std::string> block_names(const ModelConfig& model, LinearKind kind);

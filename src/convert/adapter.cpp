@@ -66,9 +66,9 @@ AdaptedWeights::AdaptedWeights(std::unique_ptr<WeightSource> base, const config:
     user_error("{}: was trained on other weights than {} has; give the base that its manifest names",
                adapter_.weights->title(), base_->title());
   for (int layer = 0; layer < model_.num_layers; ++layer)
-    for (const LinearKind kind : kLinearKinds)
-      if (!config::adapted_blocks(adapter_.config, model_, kind).empty())
-        adapted_[LinearId{layer, kind}.parameter(ParameterPart::weight).name()] = {layer, kind};
+    for (const LinearId& id : config::layer_linears(model_, layer))
+      if (!config::adapted_blocks(adapter_.config, model_, id.kind).empty())
+        adapted_[id.parameter(ParameterPart::weight).name()] = id;
 }
 
 uint64_t AdaptedWeights::hash() const {
@@ -79,12 +79,14 @@ uint64_t AdaptedWeights::hash() const {
 const AdaptedWeights::Product& AdaptedWeights::product_of(const std::string& name, const LinearId& id) const {
   if (product_.name == name) return product_;
   Product product{.name = name, .columns = base_->info(name)->cols()};
-  const std::vector<int64_t> blocks = config::linear_blocks(model_, id.kind);
+  const std::vector<int64_t> blocks = config::linear_blocks(model_, id);
   const std::vector<size_t> targets = config::adapted_blocks(adapter_.config, model_, id.kind);
+  const size_t experts = id.expert >= 0 ? static_cast<size_t>(model_.num_moe_experts) : 1;
   int64_t rows = 0, index = 0;
-  for (size_t block = 0; block < blocks.size(); ++block) {
-    const bool targeted = std::find(targets.begin(), targets.end(), block) != targets.end();
-    for (int64_t i = 0; i < blocks[block]; ++i) {
+  for (size_t block = 0; block < experts * blocks.size(); ++block) {
+    const size_t of_expert = block % blocks.size();
+    const bool targeted = std::find(targets.begin(), targets.end(), of_expert) != targets.end();
+    for (int64_t i = 0; i < blocks[of_expert]; ++i) {
       product.b_row.push_back(targeted ? rows++ : -1);
       product.a_row.push_back(targeted ? index * adapter_.config.rank : -1);
     }

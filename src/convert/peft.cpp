@@ -246,6 +246,11 @@ int64_t write_peft(const checkpoint::Reader& reader, const std::filesystem::path
   if (adapter.train_norms || adapter.train_embeddings)
     user_error("{}: adapter.{} is not part of a PEFT adapter; run te-convert merge instead",
                reader.folder().string(), adapter.train_norms ? "train_norms" : "train_embeddings");
+  if (config.model.num_moe_experts > 0 &&
+      !(config::adapted_blocks(adapter, config.model, LinearKind::fc1).empty() &&
+        config::adapted_blocks(adapter, config.model, LinearKind::fc2).empty()))
+    user_error("{}: adapters of experts are not supported in PEFT's format; run te-convert merge instead",
+               reader.folder().string());
   const Matrices all(config.model, reader.folder().string());
   const std::vector<Matrix> matrices = all.targeted(adapter, config.model);
   std::vector<SafetensorsSpec> specs;

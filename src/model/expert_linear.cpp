@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "config/adapter.h"
 #include "core/profile.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
@@ -10,20 +11,23 @@
 namespace te::model {
 namespace {
 
-Linear::Spec expert_spec(LinearId id, const ExpertLinear::Experts& experts,
-                         const std::vector<int64_t>& blocks, int64_t in, double init_std,
-                         const parallel::TensorParallel& tensor) {
+Linear::Spec expert_spec(LinearId id, const LayerConfig& config, const ExpertPartition& experts, int64_t in,
+                         double init_std, const parallel::TensorParallel& tensor) {
   const bool shared = id.expert == kSharedExpert;
   const int64_t own = shared ? 1 : experts.own(), all = shared ? 1 : experts.all;
+  const std::vector<int64_t> blocks = config::linear_blocks(config.model, id);
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
   if (!shared) id.expert = static_cast<int>(experts.first());
   const ParameterId weight = id.parameter(ParameterPart::weight);
   Linear::Spec spec{.id = id, .name = module_name(weight.role, weight.layer)};
+  spec.adapter = config.adapter;
+  spec.adapted = config::adapted_blocks(config.adapter, config.model, id.kind);
   spec.weight = own == all ? parameters::ParameterShard::full({all * out, in})
                            : parameters::ParameterShard::of_rows({all * out, in}, {all * out}, experts.rank,
                                                                  experts.ranks);
   for (int64_t i = 0; i < own; ++i) spec.matrices.insert(spec.matrices.end(), blocks.begin(), blocks.end());
   spec.experts = shared ? 0 : static_cast<int>(own);
+  spec.partition = shared ? ExpertPartition{} : experts;
   spec.group = own < all ? GradientGroup::expert : full_weight_group(tensor);
   spec.init_std = static_cast<float>(init_std);
   return spec;
@@ -41,10 +45,10 @@ Operand of_experts(Operand operand, const ExpertRows& rows) {
 
 }  // namespace
 
-ExpertLinear::ExpertLinear(const LinearId& id, const Experts& experts, const std::vector<int64_t>& blocks,
+ExpertLinear::ExpertLinear(const LinearId& id, const LayerConfig& config, const ExpertPartition& experts,
                            int64_t in, double init_std, parameters::ParameterStore& parameters,
                            Recipe& recipe, parallel::TensorParallel& tensor)
-    : Linear(expert_spec(id, experts, blocks, in, init_std, tensor), parameters, recipe, tensor) {}
+    : Linear(expert_spec(id, config, experts, in, init_std, tensor), parameters, recipe, tensor) {}
 
 int64_t ExpertLinear::row_alignment() const {
   const bool vectors = input_quantizer_.layouts().scales == kernels::ScaleLayout::vectors;
@@ -82,6 +86,7 @@ ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input,
   } else {
     fprop(context, ready, y, 0, x.count(), false);
   }
+  adapter_fprop(context, ready, y, 0, x.count(), pass, x.offsets);
   return ready;
 }
 
@@ -105,6 +110,8 @@ void ExpertLinear::backward(const Context& context, const Operand& grad, const E
     dgrad(context, ready, dx, 0, dy.count());
     wgrad(context, ready, input);
   }
+  adapter_dgrad(context, ready, dx, 0, dy.count(), pass, dy.offsets);
+  adapter_wgrad(context, ready, input, pass, dy.offsets);
 }
 
 void ExpertLinear::experts_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,

@@ -8,10 +8,6 @@
 
 namespace te::model {
 
-/// Row ranges of the experts start at multiples of this, because leading dimensions of FP8 operands are multiples of 16
-/// bytes, also in wgrad, which contracts over an expert's rows.
-constexpr int64_t kExpertAlignment = 16;
-
 /// Rows of an operand, in the order of the experts. The shared expert has no offsets.
 struct ExpertRows {
   Tensor values;   ///< [rows, cols], or with source tokens, of which the rows are copies
@@ -29,16 +25,8 @@ inline GradientGroup full_weight_group(const parallel::TensorParallel& tensor) {
 
 class ExpertLinear : public Linear {
  public:
-  /// The experts of the model, and the part of them that this rank has.
-  struct Experts {
-    int64_t all = 1;
-    int rank = 0, ranks = 1;
-    int64_t own() const { return all / ranks; }
-    int64_t first() const { return rank * own(); }
-  };
-  /// `id.expert`: kSharedExpert for the shared expert, whose `experts` are ignored. `blocks`: numbers of rows of one
-  /// expert's matrices.
-  ExpertLinear(const LinearId& id, const Experts& experts, const std::vector<int64_t>& blocks, int64_t in,
+  /// `id.expert`: kSharedExpert for the shared expert, whose `experts` are ignored.
+  ExpertLinear(const LinearId& id, const LayerConfig& config, const ExpertPartition& experts, int64_t in,
                double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                parallel::TensorParallel& tensor);
 

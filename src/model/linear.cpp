@@ -42,15 +42,19 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
                             .shard = spec_.bias_shard,
                             .init = parameters::Init::zeros,
                             .sharing = spec_.bias_sharing});
-  if (!spec_.adapted.empty())
-    adapter_ = std::make_unique<LoraAdapter>(LoraAdapter::Spec{.adapter = spec_.adapter,
-                                                               .id = spec_.id,
-                                                               .blocks = spec_.matrices,
-                                                               .targets = spec_.adapted,
-                                                               .in = spec_.weight.global[1],
-                                                               .ranks = spec_.ranks,
-                                                               .row_parallel = spec_.row_parallel},
-                                             parameters, tensor);
+  if (spec_.adapted.empty()) return;
+  std::vector<int64_t> blocks = spec_.matrices;
+  blocks.resize(blocks.size() / static_cast<size_t>(std::max(spec_.experts, 1)));
+  adapter_ = std::make_unique<LoraAdapter>(LoraAdapter::Spec{.adapter = spec_.adapter,
+                                                             .id = spec_.id,
+                                                             .blocks = std::move(blocks),
+                                                             .targets = spec_.adapted,
+                                                             .in = spec_.weight.global[1],
+                                                             .ranks = spec_.ranks,
+                                                             .row_parallel = spec_.row_parallel,
+                                                             .experts = spec_.partition,
+                                                             .group = spec_.group},
+                                           parameters, tensor);
 }
 
 // --- storage -----------------------------------------------------------------------------------------------
@@ -69,7 +73,8 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
                       (weight_->dropped && scales == kernels::ScaleLayout::rows);
   recomputes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
-  if (adapter_) adapter_->plan(plan, use.dims, use.tag / Buffer::adapter, forward | backward, training);
+  if (adapter_)
+    adapter_->plan(plan, use.dims, use.row_count(), use.tag / Buffer::adapter, forward | backward, training);
   if (!weight_->has_value && !gathered)
     plan.add(
         {weight_operand_, weight_operand_.high_precision}, spec_.name + ".weight.high_precision",

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,7 @@ class Linear {
     parameters::ParameterShard weight;  ///< of [out, in]
     std::vector<int64_t> matrices{};    ///< as in ParameterSpec
     int experts = 0;  ///< number of experts whose weights are stacked in this rank's part of W, or 0
+    std::optional<ExpertPartition> partition{};  ///< of the experts, or of the shared expert
     GradientGroup group = GradientGroup::dense;
     bool bias = false;
     parameters::ParameterShard bias_shard;  ///< of [out]
@@ -90,7 +92,8 @@ class Linear {
     bool row_parallel = false;
     config::AdapterConfig adapter{};
     const ContextParallel* ranks = nullptr;  ///< null: one rank
-    std::vector<size_t> adapted{};  ///< of `matrices`: those with an adapter; empty: the layer has none
+    /// Of `matrices`, of one expert: those with an adapter; empty: the layer has none.
+    std::vector<size_t> adapted{};
   };
   Linear(const Spec& spec, parameters::ParameterStore& parameters, fp8::Recipe& recipe,
          parallel::TensorParallel& tensor);
@@ -176,16 +179,16 @@ class Linear {
              const EpilogueActivation& activation = {}) const;
   /// The adapter's part of y, dx and the gradients, if there is one; the operands as for fprop, dgrad and wgrad.
   void adapter_fprop(const Context& context, const ReadyOperand& input, const Tensor& y, int64_t first,
-                     int64_t count, const Pass& pass) const {
-    if (adapter_) adapter_->forward(context, input.high_precision, y, first, count, pass);
+                     int64_t count, const Pass& pass, const Tensor& offsets = {}) const {
+    if (adapter_) adapter_->forward(context, input.high_precision, y, first, count, pass, offsets);
   }
   void adapter_dgrad(const Context& context, const ReadyOperand& grad, const Tensor& dx, int64_t first,
-                     int64_t count, const Pass& pass) const {
-    if (adapter_) adapter_->dgrad(context, grad.high_precision, dx, first, count, pass);
+                     int64_t count, const Pass& pass, const Tensor& offsets = {}) const {
+    if (adapter_) adapter_->dgrad(context, grad.high_precision, dx, first, count, pass, offsets);
   }
   void adapter_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,
-                     const Pass& pass) const {
-    if (adapter_) adapter_->wgrad(context, grad.high_precision, input.high_precision, pass);
+                     const Pass& pass, const Tensor& offsets = {}) const {
+    if (adapter_) adapter_->wgrad(context, grad.high_precision, input.high_precision, pass, offsets);
   }
   /// True if the backward pass reads the input.
   bool keeps_input() const { return weight_->trainable || adapter_; }

@@ -96,29 +96,28 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
     weight->linear = true;
     return weight;
   };
-  ExpertLinear::Experts own{.all = experts_};
+  ExpertPartition own{.all = experts_};
   if (config.experts != nullptr) own.rank = config.experts->rank(), own.ranks = config.experts->size();
-  const auto linear = [&](LinearKind kind, int expert, const std::vector<int64_t>& blocks, int64_t in) {
-    return std::make_unique<ExpertLinear>(LinearId{layer, kind, expert}, own, blocks, in,
+  const auto linear = [&](LinearKind kind, int expert, int64_t in) {
+    return std::make_unique<ExpertLinear>(LinearId{layer, kind, expert}, config, own, in,
                                           kind == LinearKind::fc1 ? in_std : out_std, parameters, recipe,
                                           tensor);
   };
-  const auto up = [&](int64_t ffn) { return std::vector<int64_t>(static_cast<size_t>(halves()), ffn); };
   router_ = add(ParameterRole::router, experts_);
   if (config.model.moe_router_enable_expert_bias)
     bias_ = parameters.add({.id = {ParameterRole::router, layer, ParameterPart::bias},
                             .shard = ParameterShard::full({experts_}),
                             .init = parameters::Init::zeros,
                             .group = full_weight_group(tensor)});
-  fc1_ = linear(LinearKind::fc1, 0, up(ffn_), hidden);
-  fc2_ = linear(LinearKind::fc2, 0, {hidden}, ffn_);
+  fc1_ = linear(LinearKind::fc1, 0, hidden);
+  fc2_ = linear(LinearKind::fc2, 0, ffn_);
   if (own.ranks > 1)
     dispatch_ = std::make_unique<ExpertDispatch>(name_, *config.experts, dims_, experts_, rule_.topk,
                                                  row_alignment());
   if (shared_ffn_ == 0) return;
   if (config.model.moe_shared_expert_gate) gate_ = add(ParameterRole::shared_expert_gate, 1);
-  shared_fc1_ = linear(LinearKind::fc1, kSharedExpert, up(shared_ffn_), hidden);
-  shared_fc2_ = linear(LinearKind::fc2, kSharedExpert, {hidden}, shared_ffn_);
+  shared_fc1_ = linear(LinearKind::fc1, kSharedExpert, hidden);
+  shared_fc2_ = linear(LinearKind::fc2, kSharedExpert, shared_ffn_);
 }
 
 // --- weights -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ void adapt(Linear::Spec& spec, const LayerConfig& config) {
 
 Linear::Spec column_spec(LinearId id, const LayerConfig& config, int64_t in, bool bias, double init_std,
                          const parallel::TensorParallel& tensor) {
-  const std::vector<int64_t> blocks = config::linear_blocks(config.model, id.kind);
+  const std::vector<int64_t> blocks = config::linear_blocks(config.model, id);
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
   Linear::Spec spec{.id = id, .matrices = blocks, .bias = bias};
   adapt(spec, config);

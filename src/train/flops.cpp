@@ -42,17 +42,18 @@ int64_t active_weights(const config::ModelConfig& model, int64_t layer, LinearKi
   return kind == LinearKind::fc2 ? fc2 : both - fc2;
 }
 
-/// Elements of A and B of a linear's adapter.
-int64_t adapter_weights(const config::Config& config, LinearKind kind) {
+/// Elements of A and B of a linear's adapter by which a token is multiplied.
+int64_t adapter_weights(const config::Config& config, const LinearId& id) {
   const config::ModelConfig& model = config.model;
-  const std::vector<int64_t> blocks = config::linear_blocks(model, kind);
-  const int64_t in = kind == LinearKind::proj  ? model.attention_width()
-                     : kind == LinearKind::fc2 ? model.ffn_hidden_size
-                                               : model.hidden_size;
+  const std::vector<int64_t> blocks = config::linear_blocks(model, id);
+  const LinearId fc1{id.layer, LinearKind::fc1, id.expert};
+  const int64_t in = id.kind == LinearKind::proj  ? model.attention_width()
+                     : id.kind == LinearKind::fc2 ? config::linear_blocks(model, fc1)[0]
+                                                  : model.hidden_size;
   int64_t weights = 0;
-  for (const size_t block : config::adapted_blocks(config.adapter, model, kind))
+  for (const size_t block : config::adapted_blocks(config.adapter, model, id.kind))
     weights += config.adapter.rank * (in + blocks[block]);
-  return weights;
+  return id.expert >= 0 ? model.moe_router_topk * weights : weights;
 }
 
 }  // namespace
@@ -71,12 +72,13 @@ TokenFlops token_flops(const config::Config& config) {
     add_gemm(native && linear.fprop, weights);
     add_gemm(native && linear.dgrad, weights);
     if (!trained || trained(id.parameter(ParameterPart::weight))) add_gemm(native && linear.wgrad, weights);
-    add_gemm(false, 3 * adapter_weights(config, id.kind));
   };
   for (int layer = 0; layer < static_cast<int>(model.num_layers); ++layer) {
     for (const LinearKind kind : {LinearKind::qkv, LinearKind::proj}) add_linear({layer, kind});
     for (const LinearKind kind : {LinearKind::fc1, LinearKind::fc2})
       add_linear({layer, kind, model.has_experts(layer) ? 0 : kNoExpert});
+    for (const LinearId& id : config::layer_linears(model, layer))
+      add_gemm(false, 3 * adapter_weights(config, id));
     const bool wgrad = !trained || trained({ParameterRole::router, layer});
     add_gemm(false, (wgrad ? 3 : 2) * router_weights(model, layer));
   }

@@ -185,6 +185,19 @@ TEST(ModelGradient, AdaptersOfSomeMatricesWithNormsAndEmbeddings) {
   check_gradients(config, 0.01);
 }
 
+// A dense layer and a layer of experts; adapters of both projections of fc1 and of one.
+TEST(ModelGradient, AdaptersOfExperts) {
+  for (const std::vector<std::string>& target :
+       {std::vector<std::string>{"all-linear"}, {"up", "down"}, {"gate"}}) {
+    Config config = testing::adapter_config(Family::llama);
+    testing::set_experts(config.model);
+    config.model.moe_router_topk = config.model.num_moe_experts;
+    config.adapter.alpha = 6;
+    config.adapter.target = target;
+    check_gradients(config, 0.01);
+  }
+}
+
 TEST(ModelGradient, SlidingWindow) {
   Config config = tiny_config(Family::llama);
   config.model.sliding_window = 5;

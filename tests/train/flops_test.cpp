@@ -122,6 +122,10 @@ TEST(Flops, OfAdapters) {
     frozen +=
         16 * (16 + 8 + 8) + 16 * 16 + static_cast<double>(experts.model.feed_forward_weights(layer, true));
   EXPECT_EQ(train::flops_per_token(experts), whole - 2 * frozen + 6 * 3 * 8 * (16 + 16));
+  // A dense layer, and two layers with two selected experts and a shared one.
+  experts.adapter.target = {"up", "down"};
+  EXPECT_EQ(train::flops_per_token(experts),
+            whole - 2 * frozen + 6 * 8 * 2 * ((16 + 24) + 2 * (2 * (16 + 20) + (16 + 12))));
   config.adapter.train_embeddings = true;
   EXPECT_EQ(train::flops_per_token(config), all - 2 * 3 * weights + 6 * 3 * adapters);
 }

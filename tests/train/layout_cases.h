@@ -78,8 +78,7 @@ struct Case {
   config::Shard shard = config::Shard::optimizer;
   double z_loss = 0;
   bool muon = false;
-  bool lora =
-      false;  ///< adapters of all linear layers, or of attention with experts, and the norms, are trained
+  bool lora = false;   ///< adapters of all linear layers and the norms are trained
   bool noise = false;  ///< of the embeddings, and dropout of adapters
   double lr = 5e-3;
   std::string split = "even";  ///< parallel.pipeline_split
@@ -229,7 +228,6 @@ inline config::Config make_config(const Case& c) {
   if (c.muon) config.optimizer.name = config::OptimizerName::muon;
   if (c.lora) {
     config.adapter.type = config::AdapterType::lora;
-    if (c.model_variant == ModelVariant::experts) config.adapter.target = {"q", "v", "o"};
     config.adapter.rank = 8;
     config.adapter.train_norms = true;
     config.checkpoint.init_from = "base";

@@ -167,10 +167,11 @@ int holders_of(const std::string& name, const config::Config& config) {
       config.model.qk_norm == config::QkNorm::projection && (has("q_layernorm") || has("k_layernorm"));
   // All ranks have A of a column-parallel layer and B of a row-parallel one.
   const bool columns = has("linear_qkv.") || has("linear_fc1.");
-  if (has(".lora_")) return columns == has(".lora_b") ? 1 : static_cast<int>(config.parallel.tensor);
+  if (has(".lora_") && !has("experts."))
+    return columns == has(".lora_b") ? 1 : static_cast<int>(config.parallel.tensor);
   const bool sharded = projection || has("linear_qkv.") || has("linear_fc1.") || has("linear_proj.weight") ||
                        has("linear_fc2.weight") || has("word_embeddings") || has("output_layer") ||
-                       has("router") || has("shared_experts");
+                       has("router") || has("experts.");
   const bool tied =
       has("word_embeddings") && config.model.tie_word_embeddings && config.parallel.pipeline > 1;
   return (sharded ? 1 : static_cast<int>(config.parallel.tensor)) * (tied ? 2 : 1);

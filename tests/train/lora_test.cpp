@@ -342,33 +342,6 @@ TEST(Lora, NoiseOfEmbeddingsIsReproducible) {
   EXPECT_NE(loss, other.step(1));
 }
 
-// Attention has adapters; routers, experts and their biases keep their bits.
-TEST(Lora, AttentionOfAMixtureOfExperts) {
-  for (const char* recipe : {"llama_fp32", "llama_bf16", "llama_delayed", "llama_blockwise_selective"}) {
-    config::Config config = adapter_config_of(recipe);
-    set_fp8_experts(config.model);
-    config.model.moe_router_enable_expert_bias = true;
-    config.model.moe_router_score_function = config::MoeScoreFunction::sigmoid;
-    config.adapter.target = {"q", "k", "v", "o"};
-    config::validate(config);
-    TrainingRun run(config);
-    std::map<std::string, std::string> before;
-    for (const Parameter& parameter : run.parameters())
-      if (!parameter.trainable) before[parameter.name] = base_bytes(parameter);
-    const float first = run.step(1);
-    for (int step = 0; step < 6; ++step) run.step(1);
-    EXPECT_LT(run.step(1), 0.999f * first) << recipe;
-    size_t adapters = 0;
-    for (const Parameter& parameter : run.parameters()) {
-      adapters += parameter.trainable;
-      if (!parameter.trainable) {
-        EXPECT_EQ(base_bytes(parameter), before.at(parameter.name)) << recipe << " " << parameter.name;
-      }
-    }
-    EXPECT_EQ(adapters, static_cast<size_t>(4 * config.model.num_layers));
-  }
-}
-
 // A checkpoint becomes a PEFT folder and the same adapter again; base and adapter together are the trained model.
 TEST(Lora, ExportImportAndMerge) {
   const SafetensorsReader expected(kFixtures / "peft/expected.safetensors");

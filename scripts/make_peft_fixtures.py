@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/peft: a LoRA adapter that PEFT has made and 50 steps in which PEFT trains it.
+"""Writes tests/fixtures/peft and peft_experts: LoRA adapters that PEFT has made and 50 steps in which PEFT trains them.
 
-The base is tests/fixtures/hugging_face/llama. `initial` and `trained` are PEFT folders with the adapter before and
-after the steps. expected.safetensors has "tokens" and "targets" [steps, batch, sequence], "losses" [steps] (before each
-update), and the "logits" of the first step's tokens with the trained adapter, all of FP32 training. The same steps
-with the base in BF16 and, as PEFT does by default, the adapter in FP32 give "losses_bf16". The metadata
-"optimizer" has te-train's config keys. B is not zero at the start, so that the first step has a gradient for A.
+The base is tests/fixtures/hugging_face/llama, or mixtral for adapters of attention and the experts' down_proj. `initial`
+and `trained` are PEFT folders with the adapter before and after the steps. expected.safetensors has "tokens" and
+"targets" [steps, batch, sequence], "losses" [steps] (before each update), and the "logits" of the first step's tokens
+with the trained adapter, all of FP32 training. The same steps with the base in BF16 and, as PEFT does by default, the
+adapter in FP32 give "losses_bf16" (llama only). The metadata "optimizer" has te-train's config keys. B is not zero at
+the start, so that the first step has a gradient for A. `all_experts` is an adapter of all matrices of the experts,
+which gives the "logits_of_all_experts".
 
     pip install torch==$TORCH_VERSION transformers==$TRANSFORMERS_VERSION peft==$PEFT_VERSION safetensors
                                              # the versions of scripts/versions.env
@@ -23,44 +25,56 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
-BASE = FIXTURES / "hugging_face" / "llama"
 STEPS, BATCH, SEQ = 50, 2, 24
 OPTIMIZER = {"lr": 5e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip_grad": 1.0}
-TARGETS = ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+BASES = {"peft": "llama", "peft_experts": "mixtral"}
+TARGETS = {
+    "peft": {"target_modules": ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
+    "peft_experts": {"target_modules": ["q_proj", "v_proj"], "target_parameters": ["mlp.experts.down_proj"]},
+}
+ALL_EXPERTS = {
+    "target_modules": ["k_proj"],
+    "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+}
 # FP32 sums have another order on another processor. Adam amplifies that in elements with a small gradient, and the
 # gaps of an adapter reach its logits. BF16 rounds to 2^-8 of a value.
 TOLERANCES = {"losses": 1e-5, "losses_bf16": 2**-6}
 ADAPTER_TOLERANCE = 1e-4
 
 
-def base_model(dtype: str):
+def base_model(fixture: str, dtype: str):
     import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(BASE, dtype=getattr(torch, dtype))
+    # Grouped GEMMs of torch need widths in multiples of 16 bytes.
+    experts = {"experts_implementation": "eager"} if "experts" in fixture else {}
+    base = FIXTURES / "hugging_face" / BASES[fixture]
+    return AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype), **experts)
 
 
-def new_adapter():
+def new_adapter(fixture: str, targets: dict):
     """The base with an adapter whose B is small and random."""
     import torch
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(1)
-    config = LoraConfig(r=8, lora_alpha=12, target_modules=TARGETS, task_type="CAUSAL_LM")
-    model = get_peft_model(base_model("float32"), config)
+    config = LoraConfig(r=8, lora_alpha=12, task_type="CAUSAL_LM", **targets)
+    model = get_peft_model(base_model(fixture, "float32"), config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     return model
 
 
-def save_adapter(model, folder: Path):
+def save_adapter(fixture: str, model, folder: Path):
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
     config["target_modules"].sort()
-    config["base_model_name_or_path"] = "tests/fixtures/hugging_face/llama"
+    if config["target_parameters"]:
+        config["target_parameters"].sort()
+    config["base_model_name_or_path"] = f"tests/fixtures/hugging_face/{BASES[fixture]}"
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -88,43 +102,45 @@ def train(model, tokens, targets):
     return torch.tensor(losses)
 
 
-def write(folder: Path):
+def write(fixture: str, folder: Path):
     """Trains the adapter and writes all files of the fixture."""
     import torch
     from peft import PeftModel
     from safetensors.torch import save_file
 
-    model = new_adapter()
-    save_adapter(model, folder / "initial")
+    model = new_adapter(fixture, TARGETS[fixture])
+    save_adapter(fixture, model, folder / "initial")
     vocabulary = model.config.vocab_size
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(0, vocabulary, (STEPS, BATCH, SEQ), generator=generator)
     targets = (tokens * 7 + 3) % vocabulary  # can be learned
-    losses = train(model, tokens, targets)
-    save_adapter(model, folder / "trained")
-    in_bf16 = PeftModel.from_pretrained(base_model("bfloat16"), folder / "initial", is_trainable=True)
-    with torch.no_grad():
-        logits = model(input_ids=tokens[0]).logits
-    save_file(
-        {
-            "tokens": tokens.int(),
-            "targets": targets.int(),
-            "losses": losses,
-            "losses_bf16": train(in_bf16, tokens, targets),
-            "logits": logits.contiguous(),
-        },
-        folder / "expected.safetensors",
-        metadata={"optimizer": json.dumps(OPTIMIZER)},
-    )
+    expected = {"tokens": tokens.int(), "targets": targets.int(), "losses": train(model, tokens, targets)}
+    save_adapter(fixture, model, folder / "trained")
+
+    def logits(adapted):
+        with torch.no_grad():
+            return adapted(input_ids=tokens[0]).logits.contiguous()
+
+    expected["logits"] = logits(model)
+    if "experts" in fixture:
+        model = new_adapter(fixture, ALL_EXPERTS)
+        save_adapter(fixture, model, folder / "all_experts")
+        expected["logits_of_all_experts"] = logits(model)
+    else:
+        in_bf16 = PeftModel.from_pretrained(
+            base_model(fixture, "bfloat16"), folder / "initial", is_trainable=True
+        )
+        expected["losses_bf16"] = train(in_bf16, tokens, targets)
+    save_file(expected, folder / "expected.safetensors", metadata={"optimizer": json.dumps(OPTIMIZER)})
 
 
-def check(folder: Path):
+def check(fixture: str, folder: Path):
     """Compares the numbers of two folders; returns the number of differences."""
     from safetensors.torch import load_file
 
     faults = 0
     for path in sorted(folder.rglob("*.safetensors")):
-        stored = load_file(FIXTURES / "peft" / path.relative_to(folder))
+        stored = load_file(FIXTURES / fixture / path.relative_to(folder))
         for name, tensor in load_file(path).items():
             gap = (tensor.double() - stored[name].double()).abs().max().item()
             if gap > TOLERANCES.get(name, ADAPTER_TOLERANCE):
@@ -148,12 +164,15 @@ def main():
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     check_versions()
-    if not arguments.check:
-        write(FIXTURES / "peft")
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        return 1 if check(Path(folder)) else 0
+    faults = 0
+    for fixture in BASES:
+        if not arguments.check:
+            write(fixture, FIXTURES / fixture)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            write(fixture, Path(folder))
+            faults += check(fixture, Path(folder))
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

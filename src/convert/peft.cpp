@@ -1,6 +1,7 @@
 #include "convert/peft.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,9 +13,11 @@
 #include "convert/architecture.h"
 #include "convert/json_keys.h"
 #include "convert/layout.h"
+#include "convert/peft_experts.h"
 #include "convert/tensor_files.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "core/random.h"
 #include "core/stored_values.h"
 
 namespace te::convert {
@@ -28,34 +31,61 @@ constexpr const char* kWeights = "adapter_model.safetensors";
 
 /// An adapter of one matrix: its place in the tensors of its linear layer and its names in PEFT's files.
 struct Matrix {
-  LinearId id;
+  LinearId id;  ///< of experts the first's
+  int64_t expert = 0;
+  size_t block_index = 0;
   std::string block;  ///< "q_proj"
   std::string name;   ///< "base_model.model.model.layers.0.self_attn.q_proj."
   int64_t a_row = 0, b_row = 0, rows = 0, in = 0;
   const Part* part = nullptr;
 
+  /// "q_proj", as the model calls it.
+  std::string module() const {
+    const std::string path = name.substr(0, name.size() - 1);
+    return path.substr(path.rfind('.') + 1);
+  }
+  bool of_experts() const { return id.expert >= 0; }
+  /// In fused tensors, which have transformers 5's names.
+  ExpertMatrix fused() const {
+    std::string experts = name.substr(0, name.find(".experts.") + 9);
+    if (const size_t at = experts.find("block_sparse_moe"); at != std::string::npos)
+      experts.replace(at, 16, "mlp");
+    return {experts, id.kind, expert, static_cast<int64_t>(block_index), rows, in};
+  }
   /// PEFT's row of B for row i.
   int64_t row_of(int64_t i) const { return part->theirs ? (*part->theirs)[static_cast<size_t>(i)] : i; }
 };
 
-/// The matrices that an adapter of the model can have; A and B of each linear layer are stacked in this order.
+/// The linear layer whose weight a parameter is.
+std::optional<LinearId> adaptable(const config::ModelConfig& model, const ParameterId& id) {
+  if (id.layer == kNoLayer) return std::nullopt;
+  for (const LinearId& linear : config::layer_linears(model, id.layer))
+    if (linear.parameter(ParameterPart::weight) == id) return linear;
+  return std::nullopt;
+}
+
+/// The matrices that an adapter of the model can have; A and B of each linear layer, or of its experts, are stacked in
+/// this order.
 class Matrices {
  public:
   Matrices(const config::ModelConfig& model, const std::string& source)
       : layout_(hugging_face_layout(model, architecture_for(model, source))) {
     for (const ParameterLayout& parameter : layout_) {
-      const std::optional<LinearKind> kind = linear_kind_of(parameter.id.role);
-      if (!kind || *kind == LinearKind::output_layer || parameter.id.part != ParameterPart::weight) continue;
-      const std::vector<std::string> blocks = config::block_names(model, *kind);
-      if (parameter.parts.size() != blocks.size() || parameter.parts[0].order == Order::transposed)
+      const std::optional<LinearId> id = adaptable(model, parameter.id);
+      if (!id) continue;
+      const std::vector<std::string> blocks = config::block_names(model, id->kind);
+      const size_t experts = id->expert >= 0 ? static_cast<size_t>(model.num_moe_experts) : 1;
+      if (parameter.parts.size() != experts * blocks.size() || parameter.parts[0].order == Order::transposed)
         user_error(
             "{}: transformers stores {} of this model in one tensor, so PEFT has no adapter of each matrix",
             source, parameter.name);
-      for (size_t i = 0; i < blocks.size(); ++i) {
+      for (size_t i = 0; i < parameter.parts.size(); ++i) {
         const Part& part = parameter.parts[i];
         const std::string name = part.name.substr(0, part.name.rfind("weight"));
-        all_.push_back({.id = {parameter.id.layer, *kind},
-                        .block = blocks[i],
+        all_.push_back({.id = *id,
+                        .expert = static_cast<int64_t>(i / blocks.size()),
+                        .block_index = i % blocks.size(),
+                        .block = blocks[i % blocks.size()],
                         .name = "base_model.model." + name,
                         .rows = part.rows(),
                         .in = parameter.cols(),
@@ -146,8 +176,7 @@ class PeftWeights final : public checkpoint::WeightSource {
 };
 
 // Every key that would change what the adapter computes must have the value that te-train implements.
-config::AdapterConfig read_config(const std::filesystem::path& folder) {
-  const JsonKeys keys = JsonKeys::of_file(folder / kConfig);
+config::AdapterConfig read_config(const JsonKeys& keys) {
   const char* remedy = "te-train supports LoRA with one rank and alpha";
   keys.must_be<std::string>("peft_type", keys.text("peft_type", ""), "LORA", remedy);
   keys.must_be("use_dora", keys.boolean("use_dora", false), false, remedy);
@@ -155,10 +184,9 @@ config::AdapterConfig read_config(const std::filesystem::path& folder) {
   keys.must_be("lora_bias", keys.boolean("lora_bias", false), false, remedy);
   keys.must_be("use_qalora", keys.boolean("use_qalora", false), false, remedy);
   keys.must_be<std::string>("bias", keys.text("bias", "none"), "none", remedy);
-  for (const char* key :
-       {"modules_to_save", "layers_to_transform", "layer_replication", "target_parameters",
-        "alora_invocation_tokens", "trainable_token_indices", "rank_pattern", "alpha_pattern", "arrow_config",
-        "kasa_config", "velora_config", "monteclora_config", "use_bdlora"})
+  for (const char* key : {"modules_to_save", "layers_to_transform", "layer_replication",
+                          "alora_invocation_tokens", "trainable_token_indices", "arrow_config", "kasa_config",
+                          "velora_config", "monteclora_config", "use_bdlora"})
     if (keys.has(key) && !keys.object().at(key).empty()) keys.refuse(key, "is not supported", remedy);
   config::AdapterConfig adapter;
   adapter.type = config::AdapterType::lora;
@@ -170,34 +198,97 @@ config::AdapterConfig read_config(const std::filesystem::path& folder) {
   return adapter;
 }
 
-void copy_checked(const TensorFiles& files, const std::string& file, const std::string& name, int64_t rows,
-                  int64_t cols, float* out) {
-  const StoredTensor* stored = files.find(name);
-  if (stored == nullptr || stored->shape != std::vector<int64_t>{rows, cols})
-    user_error("{}: tensor {} {}, must be [{}, {}]; use an adapter of this model", file, printable(name),
-               stored == nullptr ? "is missing" : "has another shape", rows, cols);
-  files.read(*stored, 0, rows * cols, DType::f32, reinterpret_cast<std::byte*>(out));
-  if (!are_finite(DType::f32, out, rows * cols))
-    user_error("{}: tensor {} has infinite or NaN values; use another copy of the adapter", file,
-               printable(name));
+/// A of a new adapter, whose B is zero. PEFT can adapt the experts without the shared expert, or the other way around.
+void start_adapter(const Matrix& matrix, int64_t rank, float* a) {
+  const float bound = 1.0f / std::sqrt(static_cast<float>(matrix.in));  // as PEFT does
+  for (int64_t i = 0; i < rank * matrix.in; ++i)
+    a[i] = bound *
+           (2.0f * uniform_open(philox(0, stream_of(matrix.name), static_cast<uint64_t>(i)).word[0]) - 1.0f);
 }
 
 nlohmann::json config_json(const config::AdapterConfig& adapter, const std::vector<Matrix>& matrices,
-                           const std::string& base) {
+                           const FusedTargets& fused, const std::string& base) {
   std::set<std::string> targets;
-  for (const Matrix& matrix : matrices) targets.insert(matrix.block);
-  return {{"peft_type", "LORA"},
-          {"task_type", "CAUSAL_LM"},
-          {"base_model_name_or_path", base},
-          {"r", adapter.rank},
-          {"lora_alpha", adapter.alpha},
-          {"lora_dropout", adapter.dropout},
-          {"use_rslora", adapter.use_rslora},
-          {"target_modules", targets},
-          {"bias", "none"},
-          {"fan_in_fan_out", false},
-          {"inference_mode", true},
-          {"init_lora_weights", true}};
+  for (const Matrix& matrix : matrices)
+    if (!matrix.of_experts() || !fused.any()) targets.insert(matrix.module());
+  nlohmann::json keys = {{"peft_type", "LORA"},
+                         {"task_type", "CAUSAL_LM"},
+                         {"base_model_name_or_path", base},
+                         {"r", adapter.rank},
+                         {"lora_alpha", adapter.alpha},
+                         {"lora_dropout", adapter.dropout},
+                         {"use_rslora", adapter.use_rslora},
+                         {"target_modules", targets},
+                         {"bias", "none"},
+                         {"fan_in_fan_out", false},
+                         {"inference_mode", true},
+                         {"init_lora_weights", true}};
+  if (fused.any()) fused.write(keys, adapter);
+  return keys;
+}
+
+/// The fused parameters of an export. transformers 5 fuses the experts of all models. PEFT converts adapters of single
+/// experts for it, which other programs read, too, but not of Qwen2-MoE, nor of gate without up or up without gate.
+FusedTargets fused_targets(const config::Config& config, const std::string& source) {
+  const config::ModelConfig& model = config.model;
+  const size_t gate_up = config::adapted_blocks(config.adapter, model, LinearKind::fc1).size();
+  const bool down = !config::adapted_blocks(config.adapter, model, LinearKind::fc2).empty();
+  if (model.num_moe_experts == 0 || (gate_up == 0 && !down)) return {};
+  if (architecture_for(model, source) != Architecture::qwen2_moe) {
+    for (int layer = 0; layer < model.num_layers; ++layer)
+      if (!model.has_experts(layer))
+        user_error(
+            "{}: PEFT has no adapters of experts together with those of the MLP in layer {}; run te-convert "
+            "merge instead",
+            source, layer);
+    if (gate_up != 1) return {};
+  }
+  return {.gate_up = gate_up > 0, .down = down, .own_rows = gate_up == 2};
+}
+
+/// The adapter of one matrix, or of a fused parameter, in PEFT's tensors.
+struct PeftTensors {
+  std::string name;  ///< before "lora_A.weight"
+  int64_t a_rows = 0, in = 0, b_rows = 0, b_cols = 0;
+  std::vector<float> a, b;
+};
+
+PeftTensors of_matrix(const Matrix& matrix, int64_t rank) {
+  return {.name = matrix.name, .a_rows = rank, .in = matrix.in, .b_rows = matrix.rows, .b_cols = rank};
+}
+
+/// `matrix`: the first of a fused parameter.
+PeftTensors of_fused(const Matrix& matrix, const FusedTargets& fused, const config::Config& config) {
+  const std::vector<int64_t> blocks = config::linear_blocks(config.model, matrix.id);
+  const auto targets =
+      static_cast<int64_t>(config::adapted_blocks(config.adapter, config.model, matrix.id.kind).size());
+  const int64_t columns = config.model.num_moe_experts * targets * config.adapter.rank;
+  return {.name = fused.name(matrix.fused().experts, matrix.id.kind),
+          .a_rows = columns,
+          .in = matrix.in,
+          .b_rows = matrix.rows * static_cast<int64_t>(blocks.size()),
+          .b_cols = columns};
+}
+
+void read_tensors(const checkpoint::Reader& reader, const Matrix& matrix, const config::Config& config,
+                  bool fused, PeftTensors& to) {
+  const int64_t rank = config.adapter.rank;
+  to.a.resize(static_cast<size_t>(to.a_rows * to.in));
+  reader.read_rows(a_name(matrix), matrix.a_row, to.a_rows, to.a.data());
+  if (fused) {
+    const auto targets = config::adapted_blocks(config.adapter, config.model, matrix.id.kind);
+    const int64_t experts = config.model.num_moe_experts,
+                  rows = experts * static_cast<int64_t>(targets.size()) * matrix.rows;
+    std::vector<float> stacked(static_cast<size_t>(rows * rank));
+    reader.read_rows(b_name(matrix), 0, rows, stacked.data());
+    to.b = fuse_b(stacked, experts, rank, config::linear_blocks(config.model, matrix.id), targets);
+    return;
+  }
+  std::vector<float> ours(static_cast<size_t>(matrix.rows * rank));
+  reader.read_rows(b_name(matrix), matrix.b_row, matrix.rows, ours.data());
+  to.b.resize(ours.size());
+  for (int64_t i = 0; i < matrix.rows; ++i)
+    std::copy_n(ours.data() + i * rank, rank, to.b.data() + matrix.row_of(i) * rank);
 }
 
 }  // namespace
@@ -208,28 +299,45 @@ bool is_peft_folder(const std::filesystem::path& path) {
 }
 
 Adapter open_peft(const std::filesystem::path& folder, const config::ModelConfig& model) {
-  config::AdapterConfig adapter = read_config(folder);
+  const JsonKeys keys = JsonKeys::of_file(folder / kConfig);
+  config::AdapterConfig adapter = read_config(keys);
+  const FusedTargets fused_targets = FusedTargets::of(keys, adapter, model);
   const std::string file = (folder / kWeights).string();
   const Matrices matrices(model, folder.string());
   TensorFiles files;
   files.add_safetensors(file);
   // The tensors say what is targeted: target_modules may be a pattern.
   std::set<std::string> targets, known;
+  std::set<std::pair<int, std::string>> present;  // of experts, the shared expert and other layers
   for (const Matrix& matrix : matrices.all())
-    if (files.find(matrix.name + "lora_A.weight") != nullptr) targets.insert(matrix.block);
+    if (files.find(matrix.name + "lora_A.weight") != nullptr ||
+        (matrix.of_experts() && fused_targets.has(matrix.id.kind))) {
+      targets.insert(matrix.block);
+      present.emplace(matrix.id.expert, matrix.block);
+    }
   adapter.target.assign(targets.begin(), targets.end());
   auto weights = std::make_unique<PeftWeights>(folder.string());
+  FusedExperts fused(files, file, fused_targets, model.num_moe_experts, adapter.rank);
   for (const Matrix& matrix : matrices.targeted(adapter, model)) {
     const std::string a = matrix.name + "lora_A.weight", b = matrix.name + "lora_B.weight";
-    copy_checked(files, file, a, adapter.rank, matrix.in,
-                 weights->rows(a_name(matrix), matrix.a_row, adapter.rank, matrix.in));
+    float* const ours_a = weights->rows(a_name(matrix), matrix.a_row, adapter.rank, matrix.in);
+    float* const ours = weights->rows(b_name(matrix), matrix.b_row, matrix.rows, adapter.rank);
+    if (!present.contains({matrix.id.expert, matrix.block})) {
+      start_adapter(matrix, adapter.rank, ours_a);
+      continue;
+    }
+    if (matrix.of_experts() && fused_targets.any()) {
+      fused.read(matrix.fused(), ours_a, ours);
+      continue;
+    }
+    read_peft_tensor(files, file, a, adapter.rank, matrix.in, ours_a);
     std::vector<float> theirs(static_cast<size_t>(matrix.rows * adapter.rank));
-    copy_checked(files, file, b, matrix.rows, adapter.rank, theirs.data());
-    float* ours = weights->rows(b_name(matrix), matrix.b_row, matrix.rows, adapter.rank);
+    read_peft_tensor(files, file, b, matrix.rows, adapter.rank, theirs.data());
     for (int64_t i = 0; i < matrix.rows; ++i)
       std::copy_n(theirs.data() + matrix.row_of(i) * adapter.rank, adapter.rank, ours + i * adapter.rank);
     known.insert({a, b});
   }
+  known.insert(fused.names().begin(), fused.names().end());
   for (const auto& [name, tensor] : files.tensors())
     if (!known.contains(name))
       user_error(
@@ -246,32 +354,29 @@ int64_t write_peft(const checkpoint::Reader& reader, const std::filesystem::path
   if (adapter.train_norms || adapter.train_embeddings)
     user_error("{}: adapter.{} is not part of a PEFT adapter; run te-convert merge instead",
                reader.folder().string(), adapter.train_norms ? "train_norms" : "train_embeddings");
-  if (config.model.num_moe_experts > 0 &&
-      !(config::adapted_blocks(adapter, config.model, LinearKind::fc1).empty() &&
-        config::adapted_blocks(adapter, config.model, LinearKind::fc2).empty()))
-    user_error("{}: adapters of experts are not supported in PEFT's format; run te-convert merge instead",
-               reader.folder().string());
   const Matrices all(config.model, reader.folder().string());
   const std::vector<Matrix> matrices = all.targeted(adapter, config.model);
+  const FusedTargets fused = fused_targets(config, reader.folder().string());
+  std::vector<std::pair<const Matrix*, PeftTensors>> tensors;
   std::vector<SafetensorsSpec> specs;
   for (const Matrix& matrix : matrices) {
-    specs.push_back({matrix.name + "lora_A.weight", DType::f32, {adapter.rank, matrix.in}});
-    specs.push_back({matrix.name + "lora_B.weight", DType::f32, {matrix.rows, adapter.rank}});
+    const bool fuses = matrix.of_experts() && fused.any();
+    if (fuses && matrix.a_row > 0) continue;
+    PeftTensors one = fuses ? of_fused(matrix, fused, config) : of_matrix(matrix, adapter.rank);
+    specs.push_back({one.name + "lora_A.weight", DType::f32, {one.a_rows, one.in}});
+    specs.push_back({one.name + "lora_B.weight", DType::f32, {one.b_rows, one.b_cols}});
+    tensors.emplace_back(&matrix, std::move(one));
   }
   SafetensorsWriter writer(folder / kWeights, specs, {{"format", "pt"}});
-  for (const Matrix& matrix : matrices) {
-    std::vector<float> a(static_cast<size_t>(adapter.rank * matrix.in)),
-        b(static_cast<size_t>(matrix.rows * adapter.rank)), theirs(b.size());
-    reader.read_rows(a_name(matrix), matrix.a_row, adapter.rank, a.data());
-    reader.read_rows(b_name(matrix), matrix.b_row, matrix.rows, b.data());
-    for (int64_t i = 0; i < matrix.rows; ++i)
-      std::copy_n(b.data() + i * adapter.rank, adapter.rank, theirs.data() + matrix.row_of(i) * adapter.rank);
-    writer.write(matrix.name + "lora_A.weight", a.data(), a.size() * sizeof(float));
-    writer.write(matrix.name + "lora_B.weight", theirs.data(), theirs.size() * sizeof(float));
+  for (auto& [matrix, one] : tensors) {
+    read_tensors(reader, *matrix, config, matrix->of_experts() && fused.any(), one);
+    writer.write(one.name + "lora_A.weight", one.a.data(), one.a.size() * sizeof(float));
+    writer.write(one.name + "lora_B.weight", one.b.data(), one.b.size() * sizeof(float));
+    one.a = one.b = {};
   }
   writer.finish();
   checkpoint::write_text(folder / kConfig,
-                         config_json(adapter, matrices, reader.manifest().base->path).dump(2) + "\n");
+                         config_json(adapter, matrices, fused, reader.manifest().base->path).dump(2) + "\n");
   return static_cast<int64_t>(specs.size());
 }
 

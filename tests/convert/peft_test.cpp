@@ -12,7 +12,12 @@ class PeftFolder : public ::testing::Test {
  protected:
   static constexpr const char* kLayer = "base_model.model.model.layers.1.";
 
-  PeftFolder() { fs::copy(fs::path(TE_SOURCE_DIR) / "tests/fixtures/peft/trained", peft()); }
+  PeftFolder() { use("peft/trained"); }
+  /// Starts with another adapter.
+  void use(const std::string& adapter) const {
+    fs::remove_all(peft());
+    fs::copy(fs::path(TE_SOURCE_DIR) / "tests/fixtures" / adapter, peft());
+  }
   fs::path peft() const { return folder_ / "peft"; }
   fs::path weights() const { return peft() / "adapter_model.safetensors"; }
 
@@ -100,6 +105,30 @@ TEST_F(PeftFolder, OtherMethodsAreRefused) {
     write_bytes(config, before);
   }
   open();
+}
+
+// Adapters of fused experts (target_parameters).
+TEST_F(PeftFolder, OtherParametersAndRanksOfExpertsAreRefused) {
+  use("peft_experts/all_experts");
+  open("mixtral");
+  set("target_parameters", {"mlp.experts.gate_up_proj", "mlp.gate.weight"});
+  TE_EXPECT_REFUSED("target_parameters has mlp.gate.weight; te-train supports gate_up_proj and down_proj",
+                    open("mixtral"));
+  set("target_parameters", {"mlp.experts.gate_up_proj"});  // PEFT then has no base_layer
+  TE_EXPECT_REFUSED("experts.lora_A.weight has another shape, must be [40, 48]", open("mixtral"));
+  use("peft_experts/all_experts");
+  set("rank_pattern", {{R"(.*\.gate_up_proj)", 16}});
+  TE_EXPECT_REFUSED("rank_pattern is not supported; te-train supports LoRA with one rank", open("mixtral"));
+  set("alpha_pattern", {{R"(.*\.gate_up_proj)", 24.0}});
+  TE_EXPECT_REFUSED("base_layer.lora_A.weight has another shape, must be [80, 48]", open("mixtral"));
+  use("peft_experts/all_experts");
+  set("r", 4);  // with its own rows, gate and up have half of PEFT's rank
+  set("lora_alpha", 6);
+  set("target_parameters", {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"});
+  set("rank_pattern", {{R"(.*\.gate_up_proj)", 8}});
+  set("alpha_pattern", {{R"(.*\.gate_up_proj)", 12}});
+  rename([](const std::string& name) { return name.find("base_layer") != std::string::npos ? name : ""; });
+  TE_EXPECT_REFUSED("experts.base_layer.lora_B.weight mixes gate and up", open("mixtral"));
 }
 
 }  // namespace

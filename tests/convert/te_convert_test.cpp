@@ -221,15 +221,14 @@ TEST_F(TeConvert, ErrorsAreOneLineAndLeaveNoFiles) {
 
 // B is zero after a step at such a learning rate, so the merged weights are those of the base.
 TEST_F(TunedModel, MergesAnAdapterAndKeepsTheTokenizer) {
-  for (const auto& [name, target] : {std::pair{"llama3_tied_bf16", "all-linear"}, {"mixtral", "[q,v]"}}) {
+  for (const char* name : {"llama3_tied_bf16", "mixtral"}) {
     SCOPED_TRACE(name);
     for (const char* folder : {"hf", "lora", "peft"}) fs::remove_all(folder_ / folder);
     const fs::path source = copy_fixture(name, folder_ / "hf");
     write_bytes(source / "tokenizer.json", "{}");
     ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te") + " --force").code, 0);
     RunResult result =
-        tune("lora", "hf",
-             fmt::format(" --set adapter.type=lora --set adapter.rank=8 --set 'adapter.target={}'", target));
+        tune("lora", "hf", " --set adapter.type=lora --set adapter.rank=8 --set 'adapter.target=all-linear'");
     ASSERT_EQ(result.code, 0) << result.error;
     result = convert("export " + at("lora") + " --out " + at("peft"));
     ASSERT_EQ(result.code, 0) << result.error;

@@ -5,16 +5,13 @@
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/loader.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/saver.h"
-#include "convert/adapter.h"
-#include "convert/foreign_model.h"
 #include "model/tiny_model.h"
+#include "peft_run.h"
 #include "testing/model_forms.h"
 #include "testing/temporary_folder.h"
 #include "testing/testing.h"
-#include "training_run.h"
 
 namespace te::testing {
 namespace {
@@ -150,6 +147,106 @@ TEST(LoraExpertsMerged, LossIsThatOfTheAdapter) {
     EXPECT_NEAR(merged.step(2), loss, 2e-6f * loss);
     EXPECT_GT(std::abs(base.step(2) - loss), 1e-3f * loss);
   }
+}
+
+/// Mean cross-entropy of logits [rows, vocabulary].
+double cross_entropy(const std::vector<float>& logits, const std::vector<int32_t>& targets, size_t rows) {
+  const size_t width = logits.size() / rows;
+  double sum = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const float* const of_row = logits.data() + row * width;
+    double total = 0;
+    for (size_t i = 0; i < width; ++i) total += std::exp(double{of_row[i]});
+    sum += std::log(total) - of_row[targets[row]];
+  }
+  return sum / static_cast<double>(rows);
+}
+
+// PEFT's adapter of fused experts: gate and up share A.
+TEST(LoraExpertsPeft, FusedAdapterHasTheLogitsOfPeft) {
+  PeftFixture fixture = kPeftExperts;
+  fixture.adapter = "all_experts";
+  PeftRun peft(ComputeDType::fp32, fixture);
+  load_base_and_adapter(peft.run, fixture.folder / fixture.adapter);
+  const auto logits = stored_values<float>(peft.expected, "logits_of_all_experts"),
+             other = stored_values<float>(peft.expected, "logits");
+  const auto targets = stored_values<int32_t>(peft.expected, "targets");
+  const auto rows =
+      static_cast<size_t>(peft.config.training.global_batch_size * peft.config.model.seq_length);
+  const double expected = cross_entropy(logits, targets, rows);
+  EXPECT_NEAR(peft.step(0), expected, 1e-5);
+  EXPECT_GT(std::abs(cross_entropy(other, targets, rows) - expected), 1e-2);
+}
+
+struct ExportCase {
+  const char* base;
+  std::vector<std::string> target;
+  const char* tensor;  ///< one that the folder has
+};
+
+// The base with the exported adapter has the bits of the base with the checkpoint.
+TEST(LoraExpertsPeft, ExportAndImport) {
+  const std::string model = "base_model.model.model.layers.1.";
+  for (const ExportCase& c :
+       {ExportCase{"mixtral", {"all-linear"}, "block_sparse_moe.experts.4.w3.lora_B.weight"},
+        {"olmoe", {"up", "gate", "down"}, "mlp.experts.3.gate_proj.lora_A.weight"},
+        {"mixtral", {"gate", "down"}, "mlp.experts.base_layer.lora_A.weight"},
+        {"olmoe", {"q", "up"}, "mlp.experts.lora_B.weight"},
+        {"qwen2_moe", {"all-linear"}, "mlp.experts.base_layer.lora_B.weight"},
+        {"qwen2_moe", {"gate"}, "mlp.shared_expert.gate_proj.lora_A.weight"},
+        {"qwen3_moe", {"q", "v"}, "self_attn.q_proj.lora_A.weight"}}) {
+    SCOPED_TRACE(std::string(c.base) + " " + c.target[0]);
+    PeftFixture fixture = kPeftExperts;
+    fixture.base = kFixtures / "hugging_face" / c.base;
+    config::AdapterConfig adapter;
+    adapter.type = config::AdapterType::lora;
+    adapter.rank = 8;
+    adapter.alpha = 12;
+    adapter.use_rslora = c.target.size() == 2;
+    adapter.target = c.target;
+    const SafetensorsReader expected((fixture.folder / "expected.safetensors").string());
+    TrainingRun run(peft_config(fixture, expected, adapter));
+    run.step(1), run.step(2);  // B is not zero
+    const TemporaryFolder folder;
+    const auto base = [&] { return convert::open_weights(fixture.base); };
+    const fs::path saved = save(run, folder, checkpoint::Base{fixture.base.string(), base()->hash()});
+    const fs::path peft = folder / "peft";
+    fs::create_directory(peft);
+    convert::write_peft(checkpoint::Reader(saved), peft);
+    EXPECT_NO_THROW(SafetensorsReader((peft / "adapter_model.safetensors").string()).at(model + c.tensor));
+    const auto ours = convert::with_adapters(base(), run.config().model, {saved.string()}),
+               theirs = convert::with_adapters(base(), run.config().model, {peft.string()}), plain = base();
+    size_t adapted = 0;
+    for (const std::string& name : plain->names()) {
+      const checkpoint::TensorInfo info = *plain->info(name);
+      const auto values = [&](const checkpoint::WeightSource& source) {
+        std::vector<float> all(static_cast<size_t>(info.rows() * info.cols()));
+        source.read(name, checkpoint::Block::rows(0, info.rows(), info.cols()), all.data());
+        return all;
+      };
+      EXPECT_EQ(values(*ours), values(*theirs)) << name;
+      adapted += values(*ours) != values(*plain) ? 1 : 0;
+    }
+    EXPECT_GE(adapted, static_cast<size_t>(run.config().model.num_layers));
+  }
+}
+
+// PEFT for transformers 5 has no adapters of Qwen3-MoE's experts together with those of its dense layers.
+TEST(LoraExpertsPeft, ExportOfDenseLayersIsRefused) {
+  PeftFixture fixture = kPeftExperts;
+  fixture.base = kFixtures / "hugging_face/qwen3_moe";
+  config::AdapterConfig adapter;
+  adapter.type = config::AdapterType::lora;
+  adapter.rank = 8;
+  adapter.target = {"down"};
+  const SafetensorsReader expected((fixture.folder / "expected.safetensors").string());
+  TrainingRun run(peft_config(fixture, expected, adapter));
+  const TemporaryFolder folder;
+  const fs::path saved = save(run, folder, checkpoint::Base{fixture.base.string(), 1});
+  TE_EXPECT_CONTAINS(
+      user_error_of([&] { convert::write_peft(checkpoint::Reader(saved), folder.path()); }),
+      "PEFT has no adapters of experts together with those of the MLP in layer 0; run te-convert "
+      "merge instead");
 }
 
 }  // namespace

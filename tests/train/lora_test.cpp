@@ -15,6 +15,7 @@
 #include "convert/foreign_model.h"
 #include "core/json.h"
 #include "model/tiny_model.h"
+#include "peft_run.h"
 #include "testing/files.h"
 #include "testing/model_forms.h"
 #include "testing/temporary_folder.h"
@@ -24,91 +25,17 @@
 namespace te::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using config::ComputeDType;
 using config::Family;
 using config::Fp8Mode;
 using config::Fp8Recipe;
 using parameters::Parameter;
 
-const fs::path kFixtures = fs::path(TE_SOURCE_DIR) / "tests/fixtures";
-const fs::path kPeftBase = kFixtures / "hugging_face/llama";
-
-template <class T>
-std::vector<T> stored_values(const SafetensorsReader& file, const char* name) {
-  const SafetensorsTensor& tensor = file.at(name);
-  std::vector<T> values(tensor.bytes / sizeof(T));
-  std::memcpy(values.data(), tensor.data, tensor.bytes);
-  return values;
-}
-
-/// The config of the fixture's run, for an adapter of `adapter`.
-config::Config peft_config(const SafetensorsReader& expected, const config::AdapterConfig& adapter) {
-  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
-  config::Config config = config::parse_config(base.config(), "base.yaml");
-  const nlohmann::json optimizer = parse_json(expected.metadata().at("optimizer"));
-  config.optimizer.lr = config.optimizer.min_lr = optimizer.at("lr").get<double>();
-  config.optimizer.decay = config::LrDecay::constant;
-  config.optimizer.beta1 = optimizer.at("beta1").get<double>();
-  config.optimizer.beta2 = optimizer.at("beta2").get<double>();
-  config.optimizer.eps = optimizer.at("eps").get<double>();
-  config.optimizer.weight_decay = optimizer.at("weight_decay").get<double>();
-  config.optimizer.clip_grad = optimizer.at("clip_grad").get<double>();
-  const std::vector<int64_t>& shape = expected.at("tokens").shape;
-  config.training.micro_batch_size = config.training.global_batch_size = shape[1];
-  config.training.train_steps = shape[0];
-  config.model.seq_length = shape[2];
-  config.precision.dtype = ComputeDType::fp32;
-  config.training.device = config::DeviceChoice::cpu;
-  config.data.synthetic = true;
-  config.adapter = adapter;
-  config.checkpoint.init_from = kPeftBase.string();
-  config::validate(config);
-  return config;
-}
-
-void load_base_and_adapter(TrainingRun& run, const fs::path& adapter) {
-  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
-  checkpoint::load_weights(run.context(), base, run.config(), run.runner().training_state());
-  checkpoint::load_adapter(run.context(), *convert::open_adapter(adapter, run.config().model).weights,
-                           run.config(), run.runner().training_state());
-  run.runner().publish_weights();
-}
-
-/// The fixture's run in te-train, with `dtype`.
-struct PeftRun {
-  explicit PeftRun(ComputeDType dtype)
-      : config([&] {
-          config::Config peft = peft_config(expected, trained.config);
-          peft.precision.dtype = dtype;
-          return peft;
-        }()) {}
-  /// The losses of PEFT's steps from the same base, adapter and data.
-  std::vector<float> train() {
-    load_base_and_adapter(run, kFixtures / "peft/initial");
-    const auto tokens = stored_values<int32_t>(expected, "tokens"),
-               targets = stored_values<int32_t>(expected, "targets");
-    train::HostBatch batch = run.runner().make_host_batch();
-    const size_t count = batch.tokens.bytes() / sizeof(int32_t);
-    batch.counted = static_cast<int64_t>(count);
-    std::vector<float> losses;
-    for (size_t first = 0; first < tokens.size(); first += count) {
-      std::copy_n(tokens.data() + first, count, batch.tokens.as<int32_t>());
-      std::copy_n(targets.data() + first, count, batch.targets.as<int32_t>());
-      losses.push_back(run.step(batch, static_cast<int>(losses.size()) + 1) / static_cast<float>(count));
-    }
-    return losses;
-  }
-  const SafetensorsReader expected{kFixtures / "peft/expected.safetensors"};
-  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
-  const convert::Adapter trained = convert::open_adapter(kFixtures / "peft/trained", base.model());
-  config::Config config;
-  TrainingRun run{config};
-};
+class LoraSteps : public ::testing::TestWithParam<const PeftFixture*> {};
 
 // Measured: 1e-6 in the losses; 7e-6 in A and B, and 1.6e-5 between PEFT on two machines.
-TEST(Lora, StepsEqualThoseOfPeft) {
-  PeftRun peft(ComputeDType::fp32);
+TEST_P(LoraSteps, EqualThoseOfPeft) {
+  PeftRun peft(ComputeDType::fp32, *GetParam());
   const std::vector<float> losses = peft.train(), theirs = stored_values<float>(peft.expected, "losses");
   ASSERT_EQ(theirs.size(), 50u);
   ASSERT_EQ(losses.size(), theirs.size());
@@ -125,6 +52,9 @@ TEST(Lora, StepsEqualThoseOfPeft) {
       ASSERT_NEAR(parameter.main.as<float>()[i], values[i], 5e-5) << parameter.name << " " << i;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Bases, LoraSteps, ::testing::Values(&kPeft, &kPeftExperts),
+                         [](const auto& info) { return info.param->folder.filename().string(); });
 
 // The rounding error is the difference of PEFT's losses in BF16 and FP32: 3.4e-3 in the root mean square. te-train
 // differs from PEFT's BF16 by 1.1 times that. With A and B changed by less than BF16 rounds, and with other GEMM
@@ -345,16 +275,16 @@ TEST(Lora, NoiseOfEmbeddingsIsReproducible) {
 // A checkpoint becomes a PEFT folder and the same adapter again; base and adapter together are the trained model.
 TEST(Lora, ExportImportAndMerge) {
   const SafetensorsReader expected(kFixtures / "peft/expected.safetensors");
-  const convert::ForeignModel base = convert::open_hugging_face(kPeftBase);
+  const convert::ForeignModel base = convert::open_hugging_face(kPeft.base);
   const convert::Adapter trained = convert::open_adapter(kFixtures / "peft/trained", base.model());
-  const config::Config config = peft_config(expected, trained.config);
+  const config::Config config = peft_config(kPeft, expected, trained.config);
   TrainingRun run(config);
   load_base_and_adapter(run, kFixtures / "peft/trained");
   TemporaryFolder folder;
   checkpoint::Saver saver(run.context(),
                           {.directory = folder.path(),
                            .config = config::to_yaml(config),
-                           .base = checkpoint::Base{kPeftBase.string(), base.hash()}},
+                           .base = checkpoint::Base{kPeft.base.string(), base.hash()}},
                           run.runner().training_state());
   saver.save({1, 2, 1}, {}, true);
   // Export: the bits that PEFT wrote.

@@ -25,6 +25,7 @@ struct GpuForm {
   ComputeDType dtype;
   bool fp8;
   Fp8Recipe recipe = Fp8Recipe::delayed;
+  bool experts = false;
 };
 constexpr GpuForm kGpuForms[] = {
     {"llama_fp32", Family::llama, ComputeDType::fp32, false},
@@ -34,6 +35,10 @@ constexpr GpuForm kGpuForms[] = {
     {"llama_tensorwise", Family::llama, ComputeDType::bf16, true, Fp8Recipe::tensorwise},
     {"llama_rowwise", Family::llama, ComputeDType::bf16, true, Fp8Recipe::rowwise},
     {"llama_blockwise", Family::llama, ComputeDType::bf16, true, Fp8Recipe::blockwise},
+    {"experts_fp32", Family::llama, ComputeDType::fp32, false, Fp8Recipe::delayed, true},
+    {"experts_bf16", Family::llama, ComputeDType::bf16, false, Fp8Recipe::delayed, true},
+    {"experts_tensorwise", Family::llama, ComputeDType::bf16, true, Fp8Recipe::tensorwise, true},
+    {"experts_blockwise", Family::llama, ComputeDType::bf16, true, Fp8Recipe::blockwise, true},
 };
 
 config::Config gpu_adapter_config(const GpuForm& form) {
@@ -48,7 +53,8 @@ config::Config gpu_adapter_config(const GpuForm& form) {
   config.precision.dtype = form.dtype;
   if (form.fp8) config.precision.fp8 = Fp8Mode::hybrid;
   config.precision.fp8_recipe = form.recipe;
-  config.adapter.dropout = 0.1;
+  if (form.experts) set_fp8_experts(config.model);
+  config.adapter.dropout = form.experts ? 0.0 : 0.1;
   config.optimizer.lr = 1e-3;
   config::resolve_defaults(config);
   config::validate(config);

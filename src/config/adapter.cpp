@@ -127,6 +127,11 @@ std::vector<size_t> adapted_blocks(const AdapterConfig& adapter, const ModelConf
   return blocks;
 }
 
+bool adapts_mlp(const AdapterConfig& adapter, const ModelConfig& model) {
+  return !adapted_blocks(adapter, model, LinearKind::fc1).empty() ||
+         !adapted_blocks(adapter, model, LinearKind::fc2).empty();
+}
+
 std::vector<std::string> adapted_matrices(const AdapterConfig& adapter, const ModelConfig& model) {
   std::vector<std::string> matrices;
   for (const LinearKind kind : kAdaptable) {
@@ -152,14 +157,6 @@ void check_adapter(const Config& c) {
     user_error("adapter.rank ({}) is not a multiple of {}; the nearest is {}", a.rank, kRankMultiple,
                (a.rank + kRankMultiple / 2) / kRankMultiple * kRankMultiple);
   check_targets(c);
-  if (c.model.num_moe_experts > 0 && a.dropout > 0.0 &&
-      !(adapted_blocks(a, c.model, LinearKind::fc1).empty() &&
-        adapted_blocks(a, c.model, LinearKind::fc2).empty()))
-    user_error(
-        "adapter.dropout ({}) does not support adapters of experts (model.num_moe_experts is {}); set it to "
-        "0, "
-        "or adapter.target to some of q, k, v, o",
-        a.dropout, c.model.num_moe_experts);
   if (a.train_norms && !c.model.norm_gain && !c.model.qk_norm_gain())
     user_error(
         "adapter.train_norms: the norms of this model have no gains (model.norm_gain is false); leave it "

@@ -27,6 +27,9 @@ std::vector<std::string> block_names(const ModelConfig& model, LinearKind kind);
 /// The blocks of a linear layer that have an adapter, by index; empty: the layer has none.
 std::vector<size_t> adapted_blocks(const AdapterConfig& adapter, const ModelConfig& model, LinearKind kind);
 
+/// Whether a matrix of the MLPs or experts has an adapter.
+bool adapts_mlp(const AdapterConfig& adapter, const ModelConfig& model);
+
 /// PEFT's names of all matrices of a layer that have an adapter.
 std::vector<std::string> adapted_matrices(const AdapterConfig& adapter, const ModelConfig& model);
 

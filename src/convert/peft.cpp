@@ -208,6 +208,9 @@ void start_adapter(const Matrix& matrix, int64_t rank, float* a) {
 
 nlohmann::json config_json(const config::AdapterConfig& adapter, const std::vector<Matrix>& matrices,
                            const FusedTargets& fused, const std::string& base) {
+  // PEFT refuses dropout for fused experts, to which it converts single ones, although the adapter is not trained.
+  const bool experts =
+      std::any_of(matrices.begin(), matrices.end(), [](const Matrix& matrix) { return matrix.of_experts(); });
   std::set<std::string> targets;
   for (const Matrix& matrix : matrices)
     if (!matrix.of_experts() || !fused.any()) targets.insert(matrix.module());
@@ -216,7 +219,7 @@ nlohmann::json config_json(const config::AdapterConfig& adapter, const std::vect
                          {"base_model_name_or_path", base},
                          {"r", adapter.rank},
                          {"lora_alpha", adapter.alpha},
-                         {"lora_dropout", adapter.dropout},
+                         {"lora_dropout", experts ? 0.0 : adapter.dropout},
                          {"use_rslora", adapter.use_rslora},
                          {"target_modules", targets},
                          {"bias", "none"},
@@ -233,7 +236,7 @@ FusedTargets fused_targets(const config::Config& config, const std::string& sour
   const config::ModelConfig& model = config.model;
   const size_t gate_up = config::adapted_blocks(config.adapter, model, LinearKind::fc1).size();
   const bool down = !config::adapted_blocks(config.adapter, model, LinearKind::fc2).empty();
-  if (model.num_moe_experts == 0 || (gate_up == 0 && !down)) return {};
+  if (model.num_moe_experts == 0 || !config::adapts_mlp(config.adapter, model)) return {};
   if (architecture_for(model, source) != Architecture::qwen2_moe) {
     for (int layer = 0; layer < model.num_layers; ++layer)
       if (!model.has_experts(layer))

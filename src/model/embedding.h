@@ -3,6 +3,7 @@
 // give zeros, and the sum over the ranks is the embedding.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "core/device.h"
@@ -56,6 +57,12 @@ class VocabParallelEmbedding {
   /// the order of the tokens.
   PlannedTensor d_positions_;
 };
+
+/// Calls work for ranges of this rank's rows of the residual stream that are contiguous in the full microbatch: their
+/// first row, that in the full microbatch, and their number.
+void for_residual_rows(const Dimensions& dims, const parallel::TensorParallel& tensor,
+                       const ContextParallel& ranks,
+                       const std::function<void(int64_t row, int64_t full, int64_t count)>& work);
 
 /// Hidden dropout of this rank's rows of the residual stream. The mask depends only on the token's position in the
 /// global batch. `stream`: stream of random numbers.

@@ -15,13 +15,14 @@ using parallel::RowRange;
 using parallel::RowRanges;
 
 ExpertDispatch::ExpertDispatch(std::string name, ExpertRanks& ranks, const Dimensions& dims, int64_t experts,
-                               int64_t topk, int64_t alignment)
+                               int64_t topk, int64_t alignment, bool numbers)
     : name_(std::move(name)),
       ranks_(ranks),
       dims_(dims),
       experts_(experts),
       topk_(topk),
-      alignment_(alignment) {
+      alignment_(alignment),
+      numbers_(numbers) {
   const auto balanced = static_cast<double>(sent_rows());
   const int64_t all = dims_.tokens * std::min(topk_, own_experts()) * ranks_.size();
   capacity_ = std::clamp<int64_t>(std::llround(std::ceil(ranks_.dispatch_factor() * balanced)), 1, all);
@@ -56,6 +57,10 @@ void ExpertDispatch::plan_scratch(MemoryPlan& plan) {
   add(received_probs_, Buffer::received_probs, "received_probs", DType::f32, {capacity_, 1}, both);
   add(sent_d_probs_, Buffer::sent_d_probs, "sent_d_probs", DType::f32, {sent, 1}, backward);
   add(received_d_probs_, Buffer::received_d_probs, "received_d_probs", DType::f32, {capacity_, 1}, backward);
+  if (numbers_) {
+    add(sent_numbers_, Buffer::sent_numbers, "sent_numbers", DType::i32, {sent, 1}, both);
+    add(received_numbers_, Buffer::received_numbers, "received_numbers", DType::i32, {capacity_, 1}, both);
+  }
   const Lifetime order = live(Step::fc2) | backward;
   add(offsets_, Buffer::offsets, "offsets", DType::i32, {own_experts() + 1}, order);
   add(segments_, Buffer::segments, "segments", DType::i32, {experts_, 3}, order);
@@ -121,10 +126,11 @@ void ExpertDispatch::count(const Context& context, const Tensor& offsets, Routin
   routing.rounds = 0;
 }
 
-void ExpertDispatch::pack(const Context& context, const Tensor& x, const Tensor& probs,
+void ExpertDispatch::pack(const Context& context, const Tensor& x, const Tensor& probs, const Tensor& numbers,
                           const Tensor& source) const {
   kernels::permute(context, {.x = x, .source = source, .topk = topk_, .rows = sent_});
   kernels::gather_values(context, {.x = probs, .index = source, .out = sent_probs_});
+  if (numbers_) kernels::gather_values(context, {.x = numbers, .index = source, .out = sent_numbers_});
   ranks_.stream(context).ready.record(context);
 }
 
@@ -160,6 +166,7 @@ void ExpertDispatch::launch(const Context& context, const Routing& routing, int 
   };
   send(sent_, received_);
   send(sent_probs_, received_probs_);
+  if (numbers_) send(sent_numbers_, received_numbers_);
   if (gradients) send(sent_gradients_, received_gradients_);
   stream.done.record(stream.context);
 }
@@ -181,7 +188,7 @@ ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routi
                                    .segments = segments_,
                                    .source = source_,
                                    .row_of = row_of_});
-  return {offsets_, source_, received_probs_, received_, received_gradients_};
+  return {offsets_, source_, received_probs_, received_, received_gradients_, received_numbers_};
 }
 
 // --- combine -----------------------------------------------------------------------------------------------

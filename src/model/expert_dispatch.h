@@ -69,9 +69,9 @@ class ExpertRanks {
 /// The dispatch of one layer.
 class ExpertDispatch {
  public:
-  /// `alignment`: of the rows of each expert.
+  /// `alignment`: of the rows of each expert. `numbers`: selections have numbers, for dropout of adapters.
   ExpertDispatch(std::string name, ExpertRanks& ranks, const Dimensions& dims, int64_t experts, int64_t topk,
-                 int64_t alignment);
+                 int64_t alignment, bool numbers);
 
   /// What a microbatch saves.
   struct Routing {
@@ -89,8 +89,9 @@ class ExpertDispatch {
   // --- a pass, in this order ---
   /// Gathers the numbers of rows. offsets: i32 [experts + 1] of this rank's sent rows, in the order of `source`.
   void count(const Context& context, const Tensor& offsets, Routing& routing) const;
-  /// Copies tokens x [tokens, hidden] and probabilities [tokens, topk] to the sent rows; dy likewise.
-  void pack(const Context& context, const Tensor& x, const Tensor& probs, const Tensor& source) const;
+  /// Copies tokens x [tokens, hidden], probabilities and numbers (if any) [tokens, topk] to the sent rows; dy likewise.
+  void pack(const Context& context, const Tensor& x, const Tensor& probs, const Tensor& numbers,
+            const Tensor& source) const;
   void pack_gradients(const Context& context, const Tensor& dy, const Tensor& source) const;
   /// Starts the first round on another CUDA stream, after pack(). Waits for count().
   void start(const Context& context, Routing& routing, bool gradients) const;
@@ -100,7 +101,8 @@ class ExpertDispatch {
     Tensor source;   ///< i32 [rows()]: index in probs and the received rows, or -1
     Tensor probs;    ///< fp32 [capacity, 1]
     Tensor received,
-        gradients;  ///< [capacity, hidden]: x and, with start()'s `gradients`, dy; until send_back()
+        gradients;   ///< [capacity, hidden]: x and, with start()'s `gradients`, dy; until send_back()
+    Tensor numbers;  ///< i32 [capacity, 1], or empty
   };
   /// Waits for a round, after starting it unless it is the first. `gradients`: as in start().
   Rows receive(const Context& context, const Routing& routing, int round, bool gradients) const;
@@ -124,6 +126,8 @@ class ExpertDispatch {
     received_probs,
     sent_d_probs,
     received_d_probs,
+    sent_numbers,
+    received_numbers,
     offsets,
     segments,
     source,
@@ -144,11 +148,13 @@ class ExpertDispatch {
   ExpertRanks& ranks_;
   Dimensions dims_;
   int64_t experts_, topk_, alignment_, capacity_;
+  bool numbers_;
   // Scratch. Sent rows [sent_rows(), hidden] also have the returned results, received rows [capacity, hidden] the
   // results that are sent back.
   PlannedTensor sent_, received_, sent_gradients_, received_gradients_;
   PlannedTensor sent_probs_, received_probs_;           ///< fp32 [sent_rows(), 1], [capacity, 1]
   PlannedTensor sent_d_probs_, received_d_probs_;       ///< likewise
+  PlannedTensor sent_numbers_, received_numbers_;       ///< likewise, i32
   PlannedTensor offsets_, segments_, source_, row_of_;  ///< kernels::DispatchRows
 };
 

@@ -70,7 +70,9 @@ ExpertRows ExpertLinear::rows_of(const Context& context, const fp8::Quantizer& q
   if (quantizer.reads_tokens() && !quantizer.in_high_precision()) return tokens;
   kernels::permute(context,
                    {.x = tokens.values, .source = tokens.source, .topk = tokens.topk, .rows = memory});
-  return {.values = memory, .offsets = tokens.offsets, .source = {}};
+  ExpertRows rows = tokens;
+  rows.values = memory, rows.source = {}, rows.topk = 1;
+  return rows;
 }
 
 ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input, const ExpertRows& x,
@@ -86,7 +88,7 @@ ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input,
   } else {
     fprop(context, ready, y, 0, x.count(), false);
   }
-  adapter_fprop(context, ready, y, 0, x.count(), pass, x.offsets);
+  adapter_fprop(context, ready, y, 0, x.count(), pass, x.of_adapter());
   return ready;
 }
 
@@ -110,8 +112,8 @@ void ExpertLinear::backward(const Context& context, const Operand& grad, const E
     dgrad(context, ready, dx, 0, dy.count());
     wgrad(context, ready, input);
   }
-  adapter_dgrad(context, ready, dx, 0, dy.count(), pass, dy.offsets);
-  adapter_wgrad(context, ready, input, pass, dy.offsets);
+  adapter_dgrad(context, ready, dx, 0, dy.count(), pass, dy.of_adapter());
+  adapter_wgrad(context, ready, input, pass, dy.of_adapter());
 }
 
 void ExpertLinear::experts_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,

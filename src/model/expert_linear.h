@@ -14,6 +14,8 @@ struct ExpertRows {
   Tensor offsets;  ///< i32 [experts + 1]
   Tensor source;   ///< i32 [rows] (kernels/moe/permute.h)
   int64_t topk = 1;
+  Tensor numbers, selections;  ///< AdapterRows::numbers and source
+  AdapterRows of_adapter() const { return {offsets, numbers, selections}; }
   int64_t count() const { return source ? source.numel() : values.rows(); }
 };
 

@@ -179,16 +179,16 @@ class Linear {
              const EpilogueActivation& activation = {}) const;
   /// The adapter's part of y, dx and the gradients, if there is one; the operands as for fprop, dgrad and wgrad.
   void adapter_fprop(const Context& context, const ReadyOperand& input, const Tensor& y, int64_t first,
-                     int64_t count, const Pass& pass, const Tensor& offsets = {}) const {
-    if (adapter_) adapter_->forward(context, input.high_precision, y, first, count, pass, offsets);
+                     int64_t count, const Pass& pass, const AdapterRows& rows = {}) const {
+    if (adapter_) adapter_->forward(context, input.high_precision, y, first, count, pass, rows);
   }
   void adapter_dgrad(const Context& context, const ReadyOperand& grad, const Tensor& dx, int64_t first,
-                     int64_t count, const Pass& pass, const Tensor& offsets = {}) const {
-    if (adapter_) adapter_->dgrad(context, grad.high_precision, dx, first, count, pass, offsets);
+                     int64_t count, const Pass& pass, const AdapterRows& rows = {}) const {
+    if (adapter_) adapter_->dgrad(context, grad.high_precision, dx, first, count, pass, rows);
   }
   void adapter_wgrad(const Context& context, const ReadyOperand& grad, const ReadyOperand& input,
-                     const Pass& pass, const Tensor& offsets = {}) const {
-    if (adapter_) adapter_->wgrad(context, grad.high_precision, input.high_precision, pass, offsets);
+                     const Pass& pass, const AdapterRows& rows = {}) const {
+    if (adapter_) adapter_->wgrad(context, grad.high_precision, input.high_precision, pass, rows);
   }
   /// True if the backward pass reads the input.
   bool keeps_input() const { return weight_->trainable || adapter_; }

@@ -135,7 +135,15 @@ void LoraAdapter::copy_blocks(const Context& context, const Tensor& wide, const 
 /// x: rows from `first` of the layer's input, or of its gradient. The mask depends only on the position in the global
 /// batch and in the full tensor.
 void LoraAdapter::mask(const Context& context, const Tensor& x, const Tensor& y, int64_t first,
-                       const Pass& pass) const {
+                       const Pass& pass, const AdapterRows& numbered) const {
+  if (numbered.numbers)
+    return kernels::dropout(context, {.x = x,
+                                      .y = y,
+                                      .probability = dropout_,
+                                      .seed = pass.dropout_seed,
+                                      .stream = dropout_id_,
+                                      .numbers = numbered.numbers,
+                                      .source = numbered.source});
   const auto rows = [&](int64_t token, int64_t full, int64_t count) {
     kernels::dropout(context, {.x = x.slice_rows(token - first, count),
                                .y = y.slice_rows(token - first, count),
@@ -151,61 +159,64 @@ void LoraAdapter::mask(const Context& context, const Tensor& x, const Tensor& y,
 }
 
 /// x: rows from `first` of the layer's input.
-Tensor LoraAdapter::drop(const Context& context, const Tensor& x, int64_t first, const Pass& pass) const {
+Tensor LoraAdapter::drop(const Context& context, const Tensor& x, int64_t first, const Pass& pass,
+                         const AdapterRows& rows) const {
   if (dropout_ == 0.0f || pass.evaluating()) return x;
   const Tensor dropped = dropped_.slice_rows(first, x.rows());
-  mask(context, x, dropped, first, pass);
+  mask(context, x, dropped, first, pass, rows);
   return dropped;
 }
 
 /// h = scale * x A^T of rows from `first`.
 Tensor LoraAdapter::compress(const Context& context, const Tensor& x, int64_t first, const Pass& pass,
-                             const Tensor& offsets) const {
+                             const AdapterRows& rows) const {
   Tensor h = h_.slice_rows(first, x.rows());
-  multiply(
-      context,
-      {.a = drop(context, x, first, pass), .b = a_->value, .offsets = offsets, .out = h, .trans_b = true});
+  multiply(context, {.a = drop(context, x, first, pass, rows),
+                     .b = a_->value,
+                     .offsets = rows.offsets,
+                     .out = h,
+                     .trans_b = true});
   if (scale_ != 1.0f) kernels::scale(context, h, scale_);
   return h;
 }
 
 void LoraAdapter::forward(const Context& context, const Tensor& x, const Tensor& y, int64_t first,
-                          int64_t count, const Pass& pass, const Tensor& offsets) const {
+                          int64_t count, const Pass& pass, const AdapterRows& rows) const {
   const ProfileLabel label(name_, "fprop");
-  const Tensor h = compress(context, x.slice_rows(first, count), first, pass, offsets);
+  const Tensor h = compress(context, x.slice_rows(first, count), first, pass, rows);
   multiply(context, {.a = h,
                      .b = wide(),
-                     .offsets = offsets,
+                     .offsets = rows.offsets,
                      .out = y.slice_rows(first, count),
                      .trans_b = true,
                      .accumulate = true});
 }
 
 void LoraAdapter::dgrad(const Context& context, const Tensor& dy, const Tensor& dx, int64_t first,
-                        int64_t count, const Pass& pass, const Tensor& offsets) const {
+                        int64_t count, const Pass& pass, const AdapterRows& rows) const {
   const ProfileLabel label(name_, "dgrad");
-  const Tensor dh = dh_.slice_rows(first, count), rows = dx.slice_rows(first, count);
-  multiply(context, {.a = dy.slice_rows(first, count), .b = wide(), .offsets = offsets, .out = dh});
+  const Tensor dh = dh_.slice_rows(first, count), to = dx.slice_rows(first, count);
+  multiply(context, {.a = dy.slice_rows(first, count), .b = wide(), .offsets = rows.offsets, .out = dh});
   if (scale_ != 1.0f) kernels::scale(context, dh, scale_);
-  kernels::GroupedGemm back{.a = dh, .b = a_->value, .offsets = offsets, .out = rows};
+  kernels::GroupedGemm back{.a = dh, .b = a_->value, .offsets = rows.offsets, .out = to};
   if (dropout_ == 0.0f) {
     back.accumulate = true;
     return multiply(context, back);
   }
   back.out = dropped_.slice_rows(first, count);
   multiply(context, back);
-  mask(context, back.out, back.out, first, pass);
-  kernels::add(context, rows, back.out, rows);
+  mask(context, back.out, back.out, first, pass, rows);
+  kernels::add(context, to, back.out, to);
 }
 
 void LoraAdapter::wgrad(const Context& context, const Tensor& dy, const Tensor& x, const Pass& pass,
-                        const Tensor& offsets) const {
+                        const AdapterRows& rows) const {
   const ProfileLabel label(name_, "wgrad");
-  const Tensor h = compress(context, x, 0, pass, offsets);
+  const Tensor h = compress(context, x, 0, pass, rows);
   const auto grad = [&](const Tensor& left, const Tensor& right, const Tensor& out, bool accumulate) {
     contract(context, {.a = left,
                        .b = right,
-                       .offsets = offsets,
+                       .offsets = rows.offsets,
                        .alignment = kExpertAlignment,
                        .out = out,
                        .accumulate = accumulate});

@@ -40,6 +40,13 @@ struct ExpertPartition {
   int64_t first() const { return rank * own(); }
 };
 
+/// What a pass knows of an adapter's rows. Of a linear layer that all tokens use: nothing.
+struct AdapterRows {
+  Tensor
+      offsets;  ///< of the experts' rows (kernels/moe/grouped_gemm.h), which are all processed at once; or empty
+  Tensor numbers, source;  ///< for dropout, as in kernels/dropout/dropout.h; or empty
+};
+
 class LoraAdapter {
  public:
   struct Spec {
@@ -62,16 +69,15 @@ class LoraAdapter {
   /// After every change of B, before the first pass that uses it.
   void prepare(const Context& context) const;
 
-  /// Rows [first, first + count) of y += ... from the same rows of x, high precision. `offsets`: of the experts' rows,
-  /// as in kernels/moe/grouped_gemm.h, which are all processed at once; empty: one matrix.
+  /// Rows [first, first + count) of y += ... from the same rows of x, high precision.
   void forward(const Context& context, const Tensor& x, const Tensor& y, int64_t first, int64_t count,
-               const Pass& pass, const Tensor& offsets = {}) const;
+               const Pass& pass, const AdapterRows& rows = {}) const;
   /// The same rows of dx += ... from those of dy. wgrad() of all rows must follow in the same step.
   void dgrad(const Context& context, const Tensor& dy, const Tensor& dx, int64_t first, int64_t count,
-             const Pass& pass, const Tensor& offsets = {}) const;
+             const Pass& pass, const AdapterRows& rows = {}) const;
   /// Adds to the gradients of A and B.
   void wgrad(const Context& context, const Tensor& dy, const Tensor& x, const Pass& pass,
-             const Tensor& offsets = {}) const;
+             const AdapterRows& rows = {}) const;
 
  private:
   enum class Buffer : uint8_t { h, dh, dropped, wide_grad, target_grad };
@@ -81,10 +87,12 @@ class LoraAdapter {
   };
   bool block_diagonal() const { return wide_.is_planned(); }
   Tensor wide() const { return block_diagonal() ? Tensor(wide_) : b_->value; }
-  Tensor drop(const Context& context, const Tensor& x, int64_t first, const Pass& pass) const;
+  Tensor drop(const Context& context, const Tensor& x, int64_t first, const Pass& pass,
+              const AdapterRows& rows) const;
   Tensor compress(const Context& context, const Tensor& x, int64_t first, const Pass& pass,
-                  const Tensor& offsets) const;
-  void mask(const Context& context, const Tensor& x, const Tensor& y, int64_t first, const Pass& pass) const;
+                  const AdapterRows& rows) const;
+  void mask(const Context& context, const Tensor& x, const Tensor& y, int64_t first, const Pass& pass,
+            const AdapterRows& rows) const;
   /// Copies each target's block between [out, targets * rank] and `compact` [rows of the targets, rank].
   void copy_blocks(const Context& context, const Tensor& wide, const Tensor& compact, bool to_wide) const;
   int64_t experts() const { return spec_.experts ? spec_.experts->own() : 1; }

@@ -4,11 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include "config/adapter.h"
 #include "core/profile.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/moe/capacity.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/permute.h"
 #include "model/context_parallel.h"
+#include "model/embedding.h"
 #include "model/mlp.h"
 #include "model/parallel_linear.h"
 
@@ -65,6 +68,10 @@ void logits_backward(const Context& context, const Tensor& d_logits, const Tenso
 MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters::ParameterStore& parameters,
                                Recipe& recipe, parallel::TensorParallel& tensor)
     : name_(layer_name(layer) + ".mlp"),
+      all_dims_(config.dims),
+      tensor_(tensor),
+      ranks_(config.ranks),
+      numbers_rows_(config.adapter.dropout > 0 && config::adapts_mlp(config.adapter, config.model)),
       dims_(own_dims(config.dims, tensor)),
       microbatch_tokens_(config.dims.batch * config.dims.seq),
       recompute_(config.recompute),
@@ -113,7 +120,7 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
   fc2_ = linear(LinearKind::fc2, 0, ffn_);
   if (own.ranks > 1)
     dispatch_ = std::make_unique<ExpertDispatch>(name_, *config.experts, dims_, experts_, rule_.topk,
-                                                 row_alignment());
+                                                 row_alignment(), numbers_rows_);
   if (shared_ffn_ == 0) return;
   if (config.model.moe_shared_expert_gate) gate_ = add(ParameterRole::shared_expert_gate, 1);
   shared_fc1_ = linear(LinearKind::fc1, kSharedExpert, hidden);
@@ -213,6 +220,21 @@ void MoeFeedForward::shared_activation(const Context& context, const Activations
       {.kind = kind_, .x = a.shared_fc1_out, .y = a.shared_fc2_input.high_precision, .clamp = clamp_});
 }
 
+// A token has a number for each expert, so that experts drop different elements of it. It does not depend on the order
+// of the token's experts, which the smallest change of the router's probabilities may change.
+void MoeFeedForward::number_rows(const Context& context, const Activations& a, const Pass& pass) const {
+  if (!numbers_ || pass.evaluating()) return;
+  for_residual_rows(all_dims_, tensor_, *ranks_, [&](int64_t row, int64_t full, int64_t count) {
+    const auto first = static_cast<uint64_t>(pass.first_sample * all_dims_.seq + full);
+    kernels::row_numbers(context, {.numbers = numbers_.slice_rows(row, count),
+                                   .columns = a.experts.slice_rows(row, count),
+                                   .first_row = first,
+                                   .width = experts_});
+    kernels::row_numbers(
+        context, {.numbers = token_numbers_.slice_rows(row, count), .columns = {}, .first_row = first});
+  });
+}
+
 ExpertRows MoeFeedForward::input_rows(const Context& context, const Activations& a,
                                       const ExpertRows& tokens) const {
   return fc1_->input_rows(context, tokens, a.fc1_input.high_precision);
@@ -226,16 +248,18 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   //    run when they have arrived.
   pass.begin_step(context, Step::fc1);
   route(context, a, pass);
+  number_rows(context, a, pass);
   if (dispatch_) {
     if (pass.kind != PassKind::recompute) dispatch_->count(context, a.offsets, a.routing);
-    dispatch_->pack(context, a.input, a.probs, a.source);
+    dispatch_->pack(context, a.input, a.probs, numbers_, a.source);
   }
   // 2. Up projection of the experts and of the shared expert.
   if (!dispatch_) {
     fc1_->forward(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), a.fc1_out, pass);
   }
   if (has_shared())
-    a.shared_fc1_ready = shared_fc1_->forward(context, a.shared_fc1_input, {a.input}, a.shared_fc1_out, pass);
+    a.shared_fc1_ready =
+        shared_fc1_->forward(context, a.shared_fc1_input, shared_rows(a.input), a.shared_fc1_out, pass);
   if (gate_ != nullptr)
     kernels::router_gemm(context, {.x = a.input, .weight = gate_->value, .logits = a.gate});
   if (dispatch_) dispatch_->start(context, a.routing, false);
@@ -249,11 +273,11 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
     forward_rounds(context, a, pass);
   else
     a.fc2_ready =
-        fc2_->forward(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, a.fc2_out, pass);
+        fc2_->forward(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), a.fc2_out, pass);
   const Tensor shared = gate_ != nullptr ? a.shared_out : y;
   if (has_shared())
-    a.shared_fc2_ready =
-        shared_fc2_->forward(context, a.shared_fc2_input, {a.shared_fc2_input.high_precision}, shared, pass);
+    a.shared_fc2_ready = shared_fc2_->forward(context, a.shared_fc2_input,
+                                              shared_rows(a.shared_fc2_input.high_precision), shared, pass);
   kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned(false) : a.fc2_out,
                                .row_of = a.row_of,
                                .addend = has_shared() ? shared : Tensor{},
@@ -267,10 +291,11 @@ void MoeFeedForward::forward_rounds(const Context& context, Activations& a, cons
   own.new_scales = a.routing.rounds > 1;
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, false);
-    fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows)), a.fc1_out, own);
+    fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows, rows.received)), a.fc1_out,
+                  own);
     expert_activation(context, a, rows);
     a.fc2_ready =
-        fc2_->forward(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, a.fc2_out, own);
+        fc2_->forward(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), a.fc2_out, own);
     dispatch_->send_back(context, a.routing, round, a.fc2_out, false);
   }
   if (pass.kind == PassKind::train && statistics_.rounds != nullptr) *statistics_.rounds += a.routing.rounds;
@@ -287,7 +312,7 @@ void MoeFeedForward::shared_backward(const Context& context, const Tensor& dy, A
     kernels::expert_gate_backward(
         context, {.addend = a.shared_out, .gate = a.gate, .dy = dy, .d_addend = d_out, .d_gate = d_gate_});
   }
-  shared_fc2_->backward(context, g.shared_fc2, {d_out}, a.shared_fc2_ready, shared_d_act_, pass);
+  shared_fc2_->backward(context, g.shared_fc2, shared_rows(d_out), a.shared_fc2_ready, shared_d_act_, pass);
 }
 
 // In place of the outputs of the up projections.
@@ -337,10 +362,11 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   const Pass recomputed = pass.recomputed();
   const Rows rows = own_rows(a);
   // 5'. Rows of dy. 4'. Down projection.
+  number_rows(context, a, pass);
   if (recompute_input && has_shared()) {
     shared_activation(context, a);
-    a.shared_fc2_ready = shared_fc2_->complete_input(context, a.shared_fc2_input,
-                                                     {a.shared_fc2_input.high_precision}, recomputed);
+    a.shared_fc2_ready = shared_fc2_->complete_input(
+        context, a.shared_fc2_input, shared_rows(a.shared_fc2_input.high_precision), recomputed);
   }
   if (dispatch_) {
     dispatch_->pack_gradients(context, dy, a.source);
@@ -348,7 +374,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
     if (recompute_input) {
       expert_activation(context, a, rows);
       a.fc2_ready =
-          fc2_->complete_input(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, recomputed);
+          fc2_->complete_input(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), recomputed);
     }
     const ExpertRows d_rows = fc2_->grad_rows(context, tokens_of(a, dy), g.fc2.high_precision);
     fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
@@ -363,18 +389,19 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   if (recompute_input) {
     recompute_input({.high_precision = a.input});
     if (has_shared())
-      a.shared_fc1_ready = shared_fc1_->complete_input(context, a.shared_fc1_input, {a.input}, recomputed);
+      a.shared_fc1_ready =
+          shared_fc1_->complete_input(context, a.shared_fc1_input, shared_rows(a.input), recomputed);
   }
   if (dispatch_) {
-    dispatch_->pack(context, a.input, a.probs, a.source);
+    dispatch_->pack(context, a.input, a.probs, numbers_, a.source);
     dispatch_->start(context, a.routing, true);
   } else {
     const ReadyOperand input =
         fc1_->complete_input(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), recomputed);
-    fc1_->backward(context, g.fc1, {a.fc1_out, rows.offsets}, input, d_input_rows_, pass);
+    fc1_->backward(context, g.fc1, ordered(rows, a.fc1_out), input, d_input_rows_, pass);
   }
   if (has_shared())
-    shared_fc1_->backward(context, g.shared_fc1, {a.shared_fc1_out}, a.shared_fc1_ready, dx, pass);
+    shared_fc1_->backward(context, g.shared_fc1, shared_rows(a.shared_fc1_out), a.shared_fc1_ready, dx, pass);
   if (dispatch_) backward_rounds(context, a, g, pass, static_cast<bool>(recompute_input));
   kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned(true) : d_input_rows_,
                                .row_of = a.row_of,
@@ -392,19 +419,18 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
   recomputed.new_scales = again;
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, true);
-    const ExpertRows x = input_rows(context, a, received(rows));
+    const ExpertRows x = input_rows(context, a, received(rows, rows.received));
     const ReadyOperand input = again ? fc1_->forward(context, a.fc1_input, x, a.fc1_out, recomputed)
                                      : fc1_->complete_input(context, a.fc1_input, x, recomputed);
     if (again || recompute_activation) {
       expert_activation(context, a, rows);
       a.fc2_ready =
-          fc2_->complete_input(context, a.fc2_input, {a.fc2_input.high_precision, rows.offsets}, recomputed);
+          fc2_->complete_input(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), recomputed);
     }
-    const ExpertRows d_rows =
-        fc2_->grad_rows(context, {rows.gradients, rows.offsets, rows.source}, g.fc2.high_precision);
+    const ExpertRows d_rows = fc2_->grad_rows(context, received(rows, rows.gradients), g.fc2.high_precision);
     fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
     expert_activation_backward(context, a, rows, dispatch_->d_probs());
-    fc1_->backward(context, g.fc1, {a.fc1_out, rows.offsets}, input, d_input_rows_, pass);
+    fc1_->backward(context, g.fc1, ordered(rows, a.fc1_out), input, d_input_rows_, pass);
     dispatch_->send_back(context, a.routing, round, d_input_rows_, true);
   }
   dispatch_->returned_d_probs(context, a.row_of, d_probs_);

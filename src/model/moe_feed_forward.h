@@ -126,7 +126,9 @@ class MoeFeedForward final : public FeedForward {
     d_gate,
     router_scratch,
     all_source,
-    kept
+    kept,
+    numbers,
+    token_numbers
   };
   void add_tensors(MemoryPlan& plan, Activations& a, int64_t tokens, MemoryKind kind, Lifetime saved,
                    Lifetime shared_out) const;
@@ -142,7 +144,8 @@ class MoeFeedForward final : public FeedForward {
   std::vector<Use> uses() const;
   /// The rows that the experts of this rank process.
   using Rows = ExpertDispatch::Rows;
-  static Rows own_rows(const Activations& a) { return {a.offsets, a.source, a.probs, {}, {}}; }
+  Rows own_rows(const Activations& a) const { return {a.offsets, a.source, a.probs, {}, {}, numbers_}; }
+  void number_rows(const Context& context, const Activations& a, const Pass& pass) const;
   void limit(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
@@ -150,9 +153,16 @@ class MoeFeedForward final : public FeedForward {
   ExpertRows input_rows(const Context& context, const Activations& a, const ExpertRows& tokens) const;
   /// Tokens, of which the experts' rows are copies.
   ExpertRows tokens_of(const Activations& a, const Tensor& tokens) const {
-    return {tokens, a.offsets, a.source, rule_.topk};
+    return {tokens, a.offsets, a.source, rule_.topk, numbers_, a.source};
   }
-  static ExpertRows received(const Rows& rows) { return {rows.received, rows.offsets, rows.source}; }
+  static ExpertRows received(const Rows& rows, const Tensor& values) {
+    return {values, rows.offsets, rows.source, 1, rows.numbers, rows.source};
+  }
+  /// Rows in the order of the experts.
+  static ExpertRows ordered(const Rows& rows, const Tensor& values) {
+    return {values, rows.offsets, {}, 1, rows.numbers, rows.source};
+  }
+  ExpertRows shared_rows(const Tensor& tokens) const { return {tokens, {}, {}, 1, token_numbers_, {}}; }
   void forward_rounds(const Context& context, Activations& a, const Pass& pass);
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;
@@ -171,6 +181,10 @@ class MoeFeedForward final : public FeedForward {
   bool has_shared() const { return shared_fc1_ != nullptr; }
 
   std::string name_;
+  Dimensions all_dims_;  ///< of all tokens of this context-parallel rank
+  const parallel::TensorParallel& tensor_;
+  const ContextParallel* ranks_;  ///< null: one rank
+  bool numbers_rows_;             ///< adapters drop elements of their rows
   Dimensions dims_;  ///< `tokens`: of this rank; `batch`: ranges of them with statistics of their own
   int64_t microbatch_tokens_;  ///< on all ranks
   config::Recompute recompute_;
@@ -189,6 +203,8 @@ class MoeFeedForward final : public FeedForward {
   std::unique_ptr<ExpertLinear> fc1_, fc2_, shared_fc1_, shared_fc2_;
   std::unique_ptr<ExpertDispatch> dispatch_;  ///< null: this rank has all experts
   RoutingStatistics statistics_;
+  // Scratch: numbers of the selected experts' rows and of the tokens, for dropout.
+  PlannedTensor numbers_, token_numbers_;  ///< i32 [tokens, topk], [tokens, 1]; or empty
   // Scratch of the backward pass:
   PlannedTensor d_act_, shared_d_act_;  ///< [rows, ffn], [tokens, shared ffn]
   PlannedTensor d_input_rows_;          ///< [rows, hidden]

@@ -130,6 +130,12 @@ void MoeFeedForward::plan_scratch(MemoryPlan& plan) {
   const Lifetime act = live(Step::fc2_backward, Step::activation_backward);
   const Lifetime router = live(Step::activation_backward, Step::fc1_backward);
   if (dispatch_) dispatch_->plan_scratch(plan);
+  if (numbers_rows_) {
+    TE_CHECK(ranks_ != nullptr, "{}: dropout of adapters needs the ranks of context parallelism", name_);
+    const Lifetime passes = live(Step::fc1, Step::fc2) | live(Step::fc2_backward, Step::fc1_backward);
+    add(numbers_, Buffer::numbers, ".experts.numbers", DType::i32, {tokens, rule_.topk}, passes);
+    add(token_numbers_, Buffer::token_numbers, ".token_numbers", DType::i32, {tokens, 1}, passes);
+  }
   add(d_act_, Buffer::d_act, ".experts.d_act", dims_.dtype, {rows, ffn_},
       dispatch_ ? live(Step::fc1_backward) : act);
   add(d_probs_, Buffer::d_probs, ".router.d_probs", DType::f32, {tokens, rule_.topk}, router);

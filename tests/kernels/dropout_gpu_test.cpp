@@ -64,6 +64,36 @@ TEST(DropoutGpu, SomeColumnsMatchTheReferenceBitwise) {
         << dtype_name(dtype);
 }
 
+TEST(DropoutGpu, NumberedRowsMatchTheReferenceBitwise) {
+  TE_REQUIRE_GPU();
+  const auto numbered = [](const Context& context, DType dtype, int64_t rows, int64_t cols, bool has_source) {
+    TestTensor x(context, dtype, {rows, cols}), y(context, dtype, {rows, cols}),
+        numbers(context, DType::i32, {rows, 1}), columns(context, DType::i32, {rows, 1}),
+        source(context, DType::i32, {rows});
+    x.fill_normal(1);
+    std::vector<int32_t> from, of_width;
+    for (int64_t r = 0; r < rows; ++r) {
+      from.push_back(static_cast<int32_t>(r % 5 == 4 ? -1 : rows - 1 - r));
+      of_width.push_back(static_cast<int32_t>(r % 3));
+    }
+    source.fill_ints(from), columns.fill_ints(of_width);
+    RowNumbers numbering{.numbers = numbers, .columns = {}, .first_row = 0x7fff'fffe};
+    if (has_source) numbering.columns = columns, numbering.width = 3;
+    row_numbers(context, numbering);
+    Dropout args{.x = x, .y = y, .probability = 0.3f, .seed = 5, .stream = 6};
+    args.numbers = numbers;
+    if (has_source) args.source = source;
+    dropout(context, args);
+    return y.raw();
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{3, 7}, {130, 2048}, {70'000, 12}})
+      for (const bool source : {false, true})
+        EXPECT_EQ(numbered(Context::cuda(0), dtype, rows, cols, source),
+                  numbered(Context::cpu(), dtype, rows, cols, source))
+            << rows << "x" << cols << " " << dtype_name(dtype) << source;
+}
+
 TEST(UniformNoiseGpu, MatchesReferenceBitwise) {
   TE_REQUIRE_GPU();
   const auto noisy = [](const Context& context, const DropoutCase& c, DType dtype) {

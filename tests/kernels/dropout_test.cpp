@@ -49,6 +49,48 @@ TEST(Dropout, KeepsExpectedFractionAndMean) {
   }
 }
 
+// Numbers of rows that wrap around, and rows without one.
+TEST(Dropout, NumberedRowsHaveTheMaskOfTheirNumber) {
+  for (const int64_t cols : {8, 13}) {
+    TestTensor x(cpu(), DType::f32, {4, cols}), y(cpu(), DType::f32, {4, cols}),
+        one(cpu(), DType::f32, {1, cols}), numbers(cpu(), DType::i32, {3, 1}), source(cpu(), DType::i32, {4});
+    x.fill_normal(3);
+    TestTensor columns(cpu(), DType::i32, {3, 1});
+    columns.fill_ints({2, 1, 3});
+    row_numbers(cpu(), {.numbers = numbers, .columns = columns, .first_row = 0x3fff'ffff, .width = 4});
+    source.fill_ints({2, 0, -1, 1});
+    Dropout args{.x = x, .y = y, .probability = 0.4f, .seed = 5, .stream = 6};
+    args.numbers = numbers, args.source = source;
+    dropout(cpu(), args);
+    const std::vector<float> all = y.floats();
+    const int64_t rows[] = {7, 0xffff'fffe, -1, 1};
+    for (int64_t r = 0; r < 4; ++r) {
+      std::vector<float> expected(static_cast<size_t>(cols), 0.0f);
+      if (rows[r] >= 0) {
+        dropout(cpu(), {.x = x.get().slice_rows(r, 1),
+                        .y = one,
+                        .probability = 0.4f,
+                        .seed = 5,
+                        .stream = 6,
+                        .first_row = static_cast<uint64_t>(rows[r])});
+        expected = one.floats();
+      }
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), all.begin() + r * cols)) << r;
+    }
+    args.source = {}, args.x = x.get().slice_rows(1, 2), args.y = y.get().slice_rows(1, 2);
+    args.numbers = numbers.get().slice_rows(1, 2);
+    dropout(cpu(), args);
+    dropout(cpu(), {.x = x.get().slice_rows(2, 1),
+                    .y = one,
+                    .probability = 0.4f,
+                    .seed = 5,
+                    .stream = 6,
+                    .first_row = 7});
+    const std::vector<float> first = one.floats(), without = y.floats();
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), without.begin() + 2 * cols));
+  }
+}
+
 TEST(Dropout, MaskDoesNotDependOnHowRowsAreSplit) {
   for (int64_t cols : {8, 13}) {
     const int64_t rows = 20;

@@ -25,13 +25,13 @@ void set_value(TinyModel& tiny, const parameters::Parameter& parameter, const st
 // Central difference of the loss along `direction` of one parameter. FP32 losses carry about 1e-7 of noise,
 // so steps are large and the third-order error is removed by Richardson extrapolation.
 double directional_difference(TinyModel& tiny, const parameters::Parameter& parameter,
-                              const std::vector<float>& direction, double step) {
+                              const std::vector<float>& direction, double step, bool training) {
   const std::vector<float> original = tiny.read(parameter.main);
   const auto loss_at = [&](double t) {
     std::vector<float> moved = original;
     for (size_t i = 0; i < moved.size(); ++i) moved[i] += static_cast<float>(t * direction[i]);
     set_value(tiny, parameter, moved);
-    const double loss = tiny.objective();
+    const double loss = training ? tiny.forward_backward() : tiny.objective();
     set_value(tiny, parameter, original);
     return loss;
   };
@@ -54,8 +54,10 @@ void check_gradients(const Config& config, double step = 0.04, double bound = 2e
     set_value(tiny, parameter, values);
   }
   tiny.forward_backward();
+  const bool training = config.adapter.dropout > 0;  // evaluation has no dropout
   for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
     if (!parameter.trainable) continue;
+    if (training) tiny.forward_backward();
     const std::vector<float> gradient = tiny.read(parameter.grad);
     double norm = 0;
     for (float g : gradient) norm += double(g) * g;
@@ -72,7 +74,7 @@ void check_gradients(const Config& config, double step = 0.04, double bound = 2e
         direction[i] = static_cast<float>(direction[i] / length);
         expected += double(direction[i]) * gradient[i];
       }
-      const double measured = directional_difference(tiny, parameter, direction, step);
+      const double measured = directional_difference(tiny, parameter, direction, step, training);
       EXPECT_NEAR(measured, expected, bound * norm + 0.01 * bound) << parameter.name << " trial " << trial;
     }
   }
@@ -196,6 +198,15 @@ TEST(ModelGradient, AdaptersOfExperts) {
     config.adapter.target = target;
     check_gradients(config, 0.01);
   }
+}
+
+TEST(ModelGradient, DropoutOfAdaptersOfExperts) {
+  Config config = testing::adapter_config(Family::llama);
+  testing::set_experts(config.model);
+  config.model.moe_router_topk = config.model.num_moe_experts;
+  config.adapter.alpha = 6;
+  config.adapter.dropout = 0.2;
+  check_gradients(config, 0.01);
 }
 
 TEST(ModelGradient, SlidingWindow) {

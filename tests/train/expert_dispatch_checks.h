@@ -30,7 +30,7 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
   model::ExpertRanks ranks(group, c.factor);
   model::Dimensions dims;
   dims.tokens = c.tokens, dims.hidden = kHidden, dims.dtype = DType::f32;
-  model::ExpertDispatch dispatch("test", ranks, dims, c.experts, c.topk, c.alignment);
+  model::ExpertDispatch dispatch("test", ranks, dims, c.experts, c.topk, c.alignment, true);
   model::ExpertDispatch::Routing routing;
   MemoryPlan plan;
   dispatch.plan_routing(plan, routing);
@@ -42,7 +42,8 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
       offsets(context, DType::i32, {c.experts + 1}), row_of(context, DType::i32, {c.tokens, c.topk}),
       source(context, DType::i32, {selections}), x_rows(context, DType::f32, {rows, kHidden}),
       dy_rows(context, DType::f32, {rows, kHidden}), y_rows(context, DType::f32, {rows, kHidden}),
-      y(context, DType::f32, {c.tokens, kHidden}), d_probs(context, DType::f32, {c.tokens, c.topk});
+      y(context, DType::f32, {c.tokens, kHidden}), d_probs(context, DType::f32, {c.tokens, c.topk}),
+      numbers(context, DType::i32, {c.tokens, c.topk});
   const std::vector<int32_t> chosen = c.choices(group.rank());
   std::vector<float> tokens, gradients, given;
   for (int64_t i = 0; i < c.tokens * kHidden; ++i) {
@@ -50,6 +51,7 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
     tokens.push_back(static_cast<float>(value % 61)), gradients.push_back(static_cast<float>(value % 53));
   }
   for (int64_t i = 0; i < selections; ++i) given.push_back(static_cast<float>(group.rank() * 1000 + i));
+  numbers.fill_ints({given.begin(), given.end()});
   experts.fill_ints(chosen), x.fill(tokens), dy.fill(gradients), probs.fill(given);
   kernels::expert_rows(
       context, {.experts = experts, .alignment = 1, .offsets = offsets, .row_of = row_of, .source = source});
@@ -57,26 +59,34 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
   for (const bool backward : {false, true}) {
     if (!backward) dispatch.count(context, offsets, routing);
     if (backward) dispatch.pack_gradients(context, dy, source);
-    dispatch.pack(context, x, probs, source);
+    dispatch.pack(context, x, probs, numbers, source);
     dispatch.start(context, routing, backward);
     EXPECT_EQ(routing.rounds, c.rounds);
     for (int round = 0; round < routing.rounds; ++round) {
       const auto got = dispatch.receive(context, routing, round, backward);
       kernels::permute(context, {.x = got.received, .source = got.source, .rows = x_rows});
       if (backward) kernels::permute(context, {.x = got.gradients, .source = got.source, .rows = dy_rows});
-      std::vector<int32_t> ends(static_cast<size_t>(own) + 1), from(static_cast<size_t>(rows));
+      std::vector<int32_t> ends(static_cast<size_t>(own) + 1), from(static_cast<size_t>(rows)),
+          received_numbers(static_cast<size_t>(got.numbers.numel()));
       std::vector<float> received_probs(static_cast<size_t>(got.probs.numel()));
       context.copy_to_host(ends.data(), got.offsets), context.copy_to_host(from.data(), got.source);
       context.copy_to_host(received_probs.data(), got.probs);
+      context.copy_to_host(received_numbers.data(), got.numbers);
       context.synchronize();
       std::vector<float> values = (backward ? dy_rows : x_rows).floats();
       for (int e = 0; e < own; ++e) {
         EXPECT_EQ(ends[static_cast<size_t>(e)] % c.alignment, 0);
-        for (int64_t r = ends[static_cast<size_t>(e)]; r < ends[static_cast<size_t>(e) + 1]; ++r)
+        for (int64_t r = ends[static_cast<size_t>(e)]; r < ends[static_cast<size_t>(e) + 1]; ++r) {
+          const int32_t at = from[static_cast<size_t>(r)];
+          if (at >= 0) {
+            EXPECT_EQ(static_cast<float>(received_numbers[static_cast<size_t>(at)]),
+                      received_probs[static_cast<size_t>(at)]);
+          }
           for (int64_t i = r * kHidden; i < (r + 1) * kHidden; ++i) {
-            EXPECT_TRUE(from[static_cast<size_t>(r)] >= 0 || values[static_cast<size_t>(i)] == 0.0f);
+            EXPECT_TRUE(at >= 0 || values[static_cast<size_t>(i)] == 0.0f);
             values[static_cast<size_t>(i)] *= static_cast<float>(2 + group.rank() * own + e);
           }
+        }
       }
       y_rows.fill(values);
       if (backward) {  // of row r: its probability plus one

@@ -54,7 +54,7 @@ config::Config gpu_adapter_config(const GpuForm& form) {
   if (form.fp8) config.precision.fp8 = Fp8Mode::hybrid;
   config.precision.fp8_recipe = form.recipe;
   if (form.experts) set_fp8_experts(config.model);
-  config.adapter.dropout = form.experts ? 0.0 : 0.1;
+  config.adapter.dropout = 0.1;
   config.optimizer.lr = 1e-3;
   config::resolve_defaults(config);
   config::validate(config);

@@ -54,8 +54,6 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   refuses(adapter + Overrides{"adapter.target=[q, w]"}, "\"w\" is not a matrix of this model's layers");
   refuses(adapter + Overrides{"adapter.rank=12"}, "adapter.rank (12) is not a multiple of 8");
   refuses(adapter + Overrides{"checkpoint.init_from="}, "adapter.type lora needs checkpoint.init_from");
-  refuses(adapter + Overrides{"model.num_moe_experts=4", "adapter.dropout=0.1"},
-          "adapter.dropout (0.1) does not support adapters of experts");
   refuses(adapter + Overrides{"adapter.train_norms=true", "model.norm_gain=false"},
           "adapter.train_norms: the norms of this model have no gains");
   refuses(adapter + Overrides{"optimizer.name=muon"}, "optimizer.name muon");

@@ -1,6 +1,8 @@
 // CUDA kernels of dropout and noise. The tensor is one run of consecutive Philox indices, or one run per row if it has
 // only some columns. A thread processes 16 bytes, which are one (fp32) or two (bf16) whole groups of four. If the first
 // index or a pointer is not aligned, a thread processes one group element by element.
+#include <algorithm>
+
 #include "core/random.h"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/dropout/dropout_rule.h"
@@ -61,6 +63,47 @@ __global__ void __launch_bounds__(kThreads)
   store_vector(y + offset, values);
 }
 
+// blockIdx.y: the row. A thread processes one group of four indices.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    dropout_numbered(const T* x, T* y, const uint32_t* numbers, const int32_t* source, uint64_t seed,
+                     uint64_t stream, DropoutRule rule) {
+  const int64_t row = blockIdx.y, at = source != nullptr ? source[row] : row;
+  x += row * rule.cols, y += row * rule.cols;
+  const uint64_t cols = static_cast<uint64_t>(rule.cols), begin = at < 0 ? 0 : numbers[at] * cols,
+                 end = begin + cols;
+  const uint64_t group = begin / 4 + static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (group * 4 >= end) return;
+  if (at < 0) {
+    for (uint64_t i = group * 4; i < group * 4 + 4 && i < end; ++i) store_float(y + i, 0.0f);
+    return;
+  }
+  drop_group(x, y, group, begin, end, seed, stream, rule);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    number_rows(uint32_t* numbers, const uint32_t* columns, int64_t count, int64_t n, uint64_t first_row,
+                uint64_t width) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  numbers[i] = static_cast<uint32_t>((first_row + i / n) * width) + (columns != nullptr ? columns[i] : 0);
+}
+
+template <class T>
+void launch_numbered(const Context& context, const Dropout& args) {
+  constexpr int64_t kMaxRows = 65535;  // of a grid
+  const DropoutRule rule = dropout_rule(args);
+  const unsigned blocks = ceil_div(rule.cols / 4 + 2, kThreads);  // a partial group at either end
+  for (int64_t row = 0; row < args.x.rows(); row += kMaxRows) {
+    const int64_t rows = std::min(kMaxRows, args.x.rows() - row);
+    dropout_numbered<<<dim3(blocks, static_cast<unsigned>(rows)), kThreads, 0, cuda_stream(context)>>>(
+        args.x.as<T>() + row * rule.cols, args.y.as<T>() + row * rule.cols,
+        args.numbers.as<uint32_t>() + (args.source ? 0 : row),
+        args.source ? args.source.as<int32_t>() + row : nullptr, args.seed, args.stream, rule);
+    TE_CUDA_CHECK_LAUNCH();
+  }
+}
+
 template <class T>
 void launch(const Context& context, const Dropout& args) {
   const DropoutRule rule = dropout_rule(args);
@@ -98,8 +141,18 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void dropout(const Context& context, const Dropout& args) {
-  visit_high_precision(args.x.dtype,
-                       [&](auto zero) { launch<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_high_precision(args.x.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    args.numbers ? launch_numbered<T>(context, args) : launch<T>(context, args);
+  });
+}
+
+void row_numbers(const Context& context, const RowNumbers& args) {
+  const int64_t count = args.numbers.numel();
+  number_rows<<<ceil_div(count, kThreads), kThreads, 0, cuda_stream(context)>>>(
+      args.numbers.as<uint32_t>(), args.columns ? args.columns.as<uint32_t>() : nullptr, count,
+      args.numbers.cols(), args.first_row, static_cast<uint64_t>(args.width));
+  TE_CUDA_CHECK_LAUNCH();
 }
 
 void uniform_noise(const Context& context, const UniformNoise& args) {

@@ -35,6 +35,7 @@ TE_HOST_DEVICE float signed_uniform(uint32_t word) {
 #ifdef TE_WITH_CUDA
 namespace cuda {
 void dropout(const Context& context, const Dropout& args);
+void row_numbers(const Context& context, const RowNumbers& args);
 void uniform_noise(const Context& context, const UniformNoise& args);
 }  // namespace cuda
 #endif

@@ -77,15 +77,16 @@ void dispatch_rows(const Context& context, const DispatchRows& a) {
 
 void gather_values(const Context& context, const GatherValues& a) {
   const char* op = "gather_values";
-  check_dtype(op, "x", a.x, DType::f32);
+  TE_CHECK(a.x.dtype == DType::f32 || a.x.dtype == DType::i32, "{}: x is {}, must be fp32 or i32", op,
+           dtype_name(a.x.dtype));
   check_dtype(op, "index", a.index, DType::i32);
-  check_dtype(op, "out", a.out, DType::f32);
+  check_dtype(op, "out", a.out, a.x.dtype);
   TE_CHECK(a.index.numel() == a.out.numel(), "{}: {} indices for {} values", op, a.index.numel(),
            a.out.numel());
   TE_DISPATCH_CUDA(context, gather_values, a);
   for (int64_t i = 0; i < a.out.numel(); ++i) {
     const int32_t from = a.index.as<int32_t>()[i];
-    a.out.as<float>()[i] = from < 0 ? 0.0f : a.x.as<float>()[from];
+    a.out.as<uint32_t>()[i] = from < 0 ? 0 : a.x.as<uint32_t>()[from];  // a copy of bits
   }
 }
 

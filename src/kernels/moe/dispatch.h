@@ -32,9 +32,9 @@ void dispatch_rows(const Context& context, const DispatchRows& args);
 
 /// out[i] = x[index[i]], or 0 where the index is negative.
 struct GatherValues {
-  Tensor x;      ///< fp32
+  Tensor x;      ///< fp32 or i32
   Tensor index;  ///< i32 [n]
-  Tensor out;    ///< fp32 [n]
+  Tensor out;    ///< [n], dtype of x
 };
 void gather_values(const Context& context, const GatherValues& args);
 

@@ -152,7 +152,7 @@ void LoraAdapter::mask(const Context& context, const Tensor& x, const Tensor& y,
                                .stream = dropout_id_,
                                .first_row = static_cast<uint64_t>(pass.first_sample * seq_ + full),
                                .first_col = a_->shard.first_col,
-                               .all_cols = spec_.row_parallel ? spec_.in : 0});
+                               .all_cols = a_->shape[1] < spec_.in ? spec_.in : 0});
   };
   if (spec_.ranks == nullptr) return rows(first, first, x.rows());
   spec_.ranks->for_whole_ranges(first, x.rows(), rows);

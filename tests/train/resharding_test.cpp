@@ -163,6 +163,15 @@ const ReshardingCase kTensorExpertsFp8 = {
     3e-4,
     0.25};
 
+/// Adapters of all linears; the base is added by the test.
+const ReshardingCase kAdapters = {"adapters_of_experts",
+                                  kEightExperts + Overrides{"precision.dtype=fp32", "adapter.type=lora",
+                                                            "adapter.rank=8", "adapter.dropout=0.1"},
+                                  kExpertRanks,
+                                  {kOne, kExpertAndDataRanks, kExpertAndTensorRanks},
+                                  2e-6,
+                                  5e-5};
+
 class Resharding : public ::testing::Test {
  protected:
   Resharding() {
@@ -294,6 +303,13 @@ TEST_F(Resharding, Fp32ResumesWithAnyLayout) {
 
 TEST_F(Resharding, ExpertsResumeOnAnyRanks) {
   resumes_with_any_layout(kExperts);
+}
+
+TEST_F(Resharding, AdaptersOfExpertsResumeOnAnyRanks) {
+  run(kExperts, kOne, "weights", {"training.train_steps=3"});
+  ReshardingCase c = kAdapters;
+  c.overrides.push_back("checkpoint.init_from=" + folder_.checkpoint("weights", kSavedStep));
+  resumes_with_any_layout(c);
 }
 
 TEST_F(Resharding, ExpertsOfTensorParallelRanksResumeOnAnyRanks) {

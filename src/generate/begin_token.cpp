@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::generate {
@@ -64,17 +65,25 @@ bool template_begins(const text::Tokenizer& tokenizer, const fs::path& file) {
 bool adds_begin_of_document(const text::Tokenizer& tokenizer) {
   const fs::path spec(tokenizer.name());
   const bool folder = fs::is_directory(spec);
+  // The file that text::make_tokenizer uses.
+  const fs::path json_file = folder ? spec / "tokenizer.json" : spec;
+  const bool has_json = fs::is_regular_file(json_file) && json_file.extension() == ".json" &&
+                        json_file.filename() != "vocab.json" && json_file.filename() != "encoder.json";
   const fs::path config_file = text::tokenizer_folder(tokenizer.name()) / "tokenizer_config.json";
   if (tokenizer.begin_of_document() && fs::is_regular_file(config_file)) {
     const json config = read_json(config_file);
-    if (config.is_object() && config.contains("add_bos_token") && config["add_bos_token"].is_boolean())
-      return config["add_bos_token"].get<bool>();
+    if (config.is_object() && config.contains("add_bos_token") && config["add_bos_token"].is_boolean()) {
+      const bool adds = config["add_bos_token"].get<bool>();
+      if (has_json && template_begins(tokenizer, json_file) != adds)
+        log_warning(
+            "{}: add_bos_token is {}, but the post_processor of tokenizer.json says the opposite; the former "
+            "is "
+            "used, as in transformers 4; transformers 5 uses the latter",
+            config_file.string(), adds);
+      return adds;
+    }
   }
-  // The file that text::make_tokenizer uses.
-  const fs::path json_file = folder ? spec / "tokenizer.json" : spec;
-  if (fs::is_regular_file(json_file) && json_file.extension() == ".json" &&
-      json_file.filename() != "vocab.json" && json_file.filename() != "encoder.json")
-    return template_begins(tokenizer, json_file);
+  if (has_json) return template_begins(tokenizer, json_file);
   if (!tokenizer.begin_of_document()) return false;
   const bool words = folder && (fs::exists(spec / "vocab.json") || fs::exists(spec / "encoder.json"));
   return !words && (spec.extension() == ".model" || (folder && fs::exists(spec / "tokenizer.model")));

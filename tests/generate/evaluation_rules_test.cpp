@@ -14,6 +14,7 @@
 #include "generate/evaluation/requests.h"
 #include "generate/evaluation/task_files.h"
 #include "generate/evaluation/task_rules.h"
+#include "testing/log_capture.h"
 
 namespace te::testing {
 namespace {
@@ -390,13 +391,19 @@ TEST(BeginToken, FollowsTheTokenizersFiles) {
   std::filesystem::copy(source + "llama/tokenizer.json", folder / "tokenizer.json");
   write_file(folder / "tokenizer_config.json",
              R"({"bos_token":"<s>","eos_token":"</s>","add_bos_token":false})");
-  EXPECT_FALSE(adds(folder.path()));
+  {
+    const LogCapture log;
+    EXPECT_FALSE(adds(folder.path()));
+    TE_EXPECT_CONTAINS(log.text(), "add_bos_token is false, but the post_processor of tokenizer.json says");
+  }
   EXPECT_FALSE(adds(folder / "tokenizer.json"));
   std::filesystem::remove(folder / "tokenizer.json");
   std::filesystem::copy(source + "gpt2/tokenizer.json", folder / "tokenizer.json");
   write_file(folder / "tokenizer_config.json",
              R"({"bos_token":"<|endoftext|>","eos_token":"<|endoftext|>","add_bos_token":true})");
+  const LogCapture log;
   EXPECT_TRUE(adds(folder.path()));
+  TE_EXPECT_CONTAINS(log.text(), "add_bos_token is true, but the post_processor of tokenizer.json says");
 }
 
 // A template can start with a token that is not the bos_token, or with one although bos_token is null.

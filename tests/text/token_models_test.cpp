@@ -1,17 +1,15 @@
 // Unigram, WordPiece and WordLevel models, and byte pair encoding with unknown characters. The expected tokens were
 // recorded from Hugging Face tokenizers 0.23.3; tokenizer_agreement_test.cpp compares whole tokenizers.
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "testing/files.h"
+#include "testing/log_capture.h"
 #include "testing/temporary_folder.h"
 #include "text/tokenizer.h"
 
@@ -19,6 +17,7 @@ namespace te {
 namespace {
 
 using nlohmann::json;
+using testing::LogCapture;
 using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_file;
@@ -48,26 +47,6 @@ class TokenModels : public ::testing::Test {
   }
 
   TextFolder folder_;
-};
-
-/// Captures the log output during its lifetime.
-class LogCapture {
- public:
-  LogCapture() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(stream_)));
-  }
-  ~LogCapture() { spdlog::set_default_logger(before_); }
-  LogCapture(const LogCapture&) = delete;
-  LogCapture& operator=(const LogCapture&) = delete;
-  std::string text() const {
-    spdlog::default_logger()->flush();
-    return stream_.str();
-  }
-
- private:
-  std::ostringstream stream_;
-  std::shared_ptr<spdlog::logger> before_;
 };
 
 TEST_F(TokenModels, UnigramTakesTheBestPath) {
@@ -132,6 +111,21 @@ TEST_F(TokenModels, MergesApplyAcrossDroppedCharacters) {
   EXPECT_EQ(encoded(*tokenizer, "xbx\u00e9"), (Tokens{1}));
   TE_EXPECT_CONTAINS(log.text(), "`x` is not in the vocabulary");
   EXPECT_EQ(log.text().find('\n'), log.text().rfind('\n')) << "logged more than once: " << log.text();
+}
+
+TEST_F(TokenModels, WarnsIfTheFilesDisagreeOnThePrefixSpace) {
+  const json model = bpe({{"a", 0}, {"\u0120", 1}, {"\u0120a", 2}, {"</s>", 3}}, json::array({"\u0120 a"}));
+  const json words = {{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}}};
+  for (const bool space : {false, true}) {
+    write_file(folder_ / "tokenizer_config.json",
+               json{{"eos_token", "</s>"}, {"add_prefix_space", space}}.dump());
+    const LogCapture log;
+    EXPECT_EQ(encoded(*make(model, words), "a"), (Tokens{space ? 2 : 0}));
+    EXPECT_EQ(log.text().empty(), !space) << log.text();
+    if (space) {
+      TE_EXPECT_CONTAINS(log.text(), "add_prefix_space is false, but true in tokenizer_config.json");
+    }
+  }
 }
 
 TEST_F(TokenModels, WarnsAboutDroppedBytes) {

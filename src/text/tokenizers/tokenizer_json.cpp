@@ -17,8 +17,14 @@ PipelineSpec read_tokenizer_json(const std::string& text, const std::string& nam
   const nlohmann::json null;
   const JsonReader json(value, where);
   if (const auto words = json.find("pre_tokenizer");
-      add_prefix_space && words && words->at("type").string() == "ByteLevel")
+      add_prefix_space && words && words->at("type").string() == "ByteLevel") {
+    if (words->boolean_or("add_prefix_space", *add_prefix_space) != *add_prefix_space)
+      log_warning(
+          "{}: add_prefix_space is {}, but {} in tokenizer_config.json, which is used, as in transformers 4; "
+          "transformers 5 may use the former",
+          where, !*add_prefix_space, *add_prefix_space);
     value["pre_tokenizer"]["add_prefix_space"] = *add_prefix_space;
+  }
   const JsonReader nothing(null, where);
   const JsonReader model(json.at("model").value(), where + ": model");
   const auto part = [&](const char* key) {

@@ -127,6 +127,18 @@ std::vector<size_t> adapted_blocks(const AdapterConfig& adapter, const ModelConf
   return blocks;
 }
 
+int64_t adapter_parameters(const AdapterConfig& adapter, const ModelConfig& model, const LinearId& id) {
+  const std::vector<int64_t> blocks = linear_blocks(model, id);
+  const int64_t in = id.kind == LinearKind::proj ? model.attention_width()
+                     : id.kind == LinearKind::fc2
+                         ? linear_blocks(model, {id.layer, LinearKind::fc1, id.expert})[0]
+                         : model.hidden_size;
+  int64_t count = 0;
+  for (const size_t block : adapted_blocks(adapter, model, id.kind))
+    count += adapter.rank * (in + blocks[block]);
+  return count;
+}
+
 bool adapts_mlp(const AdapterConfig& adapter, const ModelConfig& model) {
   return !adapted_blocks(adapter, model, LinearKind::fc1).empty() ||
          !adapted_blocks(adapter, model, LinearKind::fc2).empty();

@@ -27,6 +27,9 @@ std::vector<std::string> block_names(const ModelConfig& model, LinearKind kind);
 /// The blocks of a linear layer that have an adapter, by index; empty: the layer has none.
 std::vector<size_t> adapted_blocks(const AdapterConfig& adapter, const ModelConfig& model, LinearKind kind);
 
+/// Elements of A and B of a linear layer, or of one expert.
+int64_t adapter_parameters(const AdapterConfig& adapter, const ModelConfig& model, const LinearId& id);
+
 /// Whether a matrix of the MLPs or experts has an adapter.
 bool adapts_mlp(const AdapterConfig& adapter, const ModelConfig& model);
 

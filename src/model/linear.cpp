@@ -34,9 +34,8 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
              recipe, tensor) {
   const fp8::OperandLayouts& layouts = weight_quantizer_.layouts();
   weight_->quantized = spec_.experts == 0 && layouts.transposes();
-  weight_->quantized_once = spec_.experts == 0 && !weight_->trainable && layouts.quantized() &&
-                            !layouts.high_precision && !layouts.emulated() &&
-                            kernels::scale_dtype(layouts.scales) == DType::f32;
+  weight_->quantized_once = !weight_->trainable && layouts.quantized() && !layouts.high_precision &&
+                            !layouts.emulated() && kernels::scale_dtype(layouts.scales) == DType::f32;
   if (spec_.bias)
     bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                             .shard = spec_.bias_shard,

@@ -17,10 +17,13 @@ std::vector<float> scales_of(const Matrix& matrix, const StoredCodes& stored) {
   if (matrix.layout == ScaleLayout::tensor || matrix.layout == ScaleLayout::rows) {
     if (stored.group != 0) return {};
     if (matrix.layout == ScaleLayout::rows) return stored.scales;
-    const float first = stored.scales.front();
-    const bool equal =
-        std::all_of(stored.scales.begin(), stored.scales.end(), [&](float scale) { return scale == first; });
-    return equal ? std::vector<float>{first} : std::vector<float>{};
+    std::vector<float> scales;  // one, or one of each expert
+    const int64_t rows = matrix.rows() / matrix.scales.numel();
+    for (auto first = stored.scales.begin(); first != stored.scales.end(); first += rows) {
+      if (std::any_of(first, first + rows, [&](float scale) { return scale != *first; })) return {};
+      scales.push_back(*first);
+    }
+    return scales;
   }
   if (matrix.layout != ScaleLayout::blocks || stored.group != kScaleBlock) return {};
   const int64_t width = matrix.scales.dim(1),

@@ -42,20 +42,6 @@ int64_t active_weights(const config::ModelConfig& model, int64_t layer, LinearKi
   return kind == LinearKind::fc2 ? fc2 : both - fc2;
 }
 
-/// Elements of A and B of a linear's adapter by which a token is multiplied.
-int64_t adapter_weights(const config::Config& config, const LinearId& id) {
-  const config::ModelConfig& model = config.model;
-  const std::vector<int64_t> blocks = config::linear_blocks(model, id);
-  const LinearId fc1{id.layer, LinearKind::fc1, id.expert};
-  const int64_t in = id.kind == LinearKind::proj  ? model.attention_width()
-                     : id.kind == LinearKind::fc2 ? config::linear_blocks(model, fc1)[0]
-                                                  : model.hidden_size;
-  int64_t weights = 0;
-  for (const size_t block : config::adapted_blocks(config.adapter, model, id.kind))
-    weights += config.adapter.rank * (in + blocks[block]);
-  return id.expert >= 0 ? model.moe_router_topk * weights : weights;
-}
-
 }  // namespace
 
 TokenFlops token_flops(const config::Config& config) {
@@ -78,7 +64,8 @@ TokenFlops token_flops(const config::Config& config) {
     for (const LinearKind kind : {LinearKind::fc1, LinearKind::fc2})
       add_linear({layer, kind, model.has_experts(layer) ? 0 : kNoExpert});
     for (const LinearId& id : config::layer_linears(model, layer))
-      add_gemm(false, 3 * adapter_weights(config, id));
+      add_gemm(false, (id.expert >= 0 ? 3 * model.moe_router_topk : 3) *
+                          config::adapter_parameters(config.adapter, model, id));
     const bool wgrad = !trained || trained({ParameterRole::router, layer});
     add_gemm(false, (wgrad ? 3 : 2) * router_weights(model, layer));
   }

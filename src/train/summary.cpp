@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 
+#include "config/adapter.h"
 #include "config/precision_overrides.h"
 #include "config/recipe_traits.h"
 #include "optim/lr_schedule.h"
@@ -114,8 +115,12 @@ std::string model_summary(const config::Config& config, const parameters::Parame
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
   if (m.num_moe_experts > 0) {
     int64_t unused = 0;
-    for (int64_t layer = 0; layer < m.num_layers; ++layer)
+    for (int layer = 0; layer < m.num_layers; ++layer) {
       unused += m.feed_forward_weights(layer, false) - m.feed_forward_weights(layer, true);
+      for (const LinearId& id : config::layer_linears(m, layer))
+        if (id.expert >= 0)
+          unused += (m.num_moe_experts - m.moe_router_topk) * adapter_parameters(config.adapter, m, id);
+    }
     text += fmt::format("  {:<26}{:>16}  ({} of {} experts per token)\n", "active parameters",
                         with_separators(whole - unused), m.moe_router_topk, m.num_moe_experts);
   }

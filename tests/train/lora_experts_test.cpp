@@ -7,12 +7,14 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/saver.h"
+#include "convert/exporter.h"
 #include "model/tiny_model.h"
 #include "peft_run.h"
 #include "testing/files.h"
 #include "testing/model_forms.h"
 #include "testing/temporary_folder.h"
 #include "testing/testing.h"
+#include "train/summary.h"
 
 namespace te::testing {
 namespace {
@@ -95,6 +97,27 @@ TEST_P(LoraExperts, RecomputationGivesTheSameBits) {
   }
 }
 
+// The base is held in FP8 only, with the bits of one that is quantized from BF16 in every pass, which a guard needs.
+TEST_P(LoraExperts, HeldBaseGivesTheBitsOfABf16Base) {
+  if (!GetParam().recipe) GTEST_SKIP() << "nothing is quantized";
+  for (const auto layouts : {config::Fp8KeptWeights::rowwise, config::Fp8KeptWeights::both}) {
+    config::Config config = experts_config(GetParam());
+    config.precision.fp8_keep_weights = layouts;
+    config::Config mixed = config;
+    mixed.guard.every = 1000;
+    TrainingRun held(config), kept(mixed);
+    for (int step = 1; step <= 3; ++step) EXPECT_EQ(held.step(step), kept.step(step)) << step;
+    for (size_t i = 0; i < held.parameters().size(); ++i) {
+      const Parameter &a = held.parameters()[i], &b = kept.parameters()[i];
+      if (a.trainable) {
+        EXPECT_EQ(bytes_at(a.main), bytes_at(b.main)) << a.name;
+      }
+      EXPECT_TRUE(b.value) << b.name;
+      EXPECT_EQ(!a.value, a.name.find("linear_") != std::string::npos && !a.trainable) << a.name;
+    }
+  }
+}
+
 /// Saves the state of a run as step 2.
 std::filesystem::path save(TrainingRun& run, const TemporaryFolder& folder,
                            const std::optional<checkpoint::Base>& base) {
@@ -128,6 +151,16 @@ TEST_P(LoraExperts, ResumeWithTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Forms, LoraExperts, ::testing::ValuesIn(kExpertsForms),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Two of five experts: weights of 3 x 128 x 64, and adapters of rank 8.
+TEST(LoraExpertsSummary, CountsActiveParameters) {
+  const config::Config config = experts_config(kExpertsForms[1]);
+  TrainingRun run(config);
+  const int64_t unused = 3 * (3 * 128 * 64 + 3 * 8 * (128 + 64));
+  const std::string active = train::with_separators(train::total_parameters(config) - unused);
+  TE_EXPECT_CONTAINS(train::model_summary(config, run.runner().model().parameters(), true),
+                     fmt::format("  {:<26}{:>16}  (2 of 5 experts", "active parameters", active));
+}
+
 // The base with the adapter as one model has the loss of the run with the adapter.
 TEST(LoraExpertsMerged, LossIsThatOfTheAdapter) {
   for (const std::vector<std::string>& target : {std::vector<std::string>{"all-linear"}, {"up", "down"}}) {
@@ -148,6 +181,61 @@ TEST(LoraExpertsMerged, LossIsThatOfTheAdapter) {
     const float loss = run.step(2);
     EXPECT_NEAR(merged.step(2), loss, 2e-6f * loss);
     EXPECT_GT(std::abs(base.step(2) - loss), 1e-3f * loss);
+  }
+}
+
+// The run holds the codes of a folder in FP8: those of blocks, or with a scale per expert.
+TEST(LoraExpertsBase, HoldsTheCodesOfTheFolder) {
+  for (const auto& [format, recipe] : {std::pair{convert::Fp8Format::block, Fp8Recipe::blockwise},
+                                       {convert::Fp8Format::tensor, Fp8Recipe::delayed},
+                                       {convert::Fp8Format::tensor, Fp8Recipe::tensorwise}}) {
+    SCOPED_TRACE(to_string(recipe));
+    config::Config config = experts_config({"", ComputeDType::bf16, Fp8Recipe::delayed});
+    config.model.moe_ffn_hidden_size = config.model.ffn_hidden_size = 128;
+    config.model.moe_shared_expert_intermediate_size = config.model.first_k_dense = 0;
+    config.model.moe_shared_expert_gate = false;
+    config.model.moe_aux_loss_coeff = config.model.moe_z_loss_coeff = 0;
+    config::Config plain = config;
+    plain.adapter = {};
+    plain.checkpoint.init_from = "";
+    const TemporaryFolder folder;
+    TrainingRun base(plain);
+    base.step(1);
+    const convert::ExportSource source(save(base, folder, std::nullopt));
+    const fs::path stored = folder / "fp8";
+    fs::create_directory(stored);
+    convert::write_hugging_face(source, stored, {.dtype = {}, .kept = {}, .fp8 = format}, [](int64_t) {});
+    config.precision.fp8_recipe = recipe;
+    config.precision.fp8_keep_weights = config::Fp8KeptWeights::rowwise;
+    config.checkpoint.init_from = stored.string();
+    TrainingRun run(config);
+    const convert::ForeignModel foreign = convert::open_hugging_face(stored);
+    checkpoint::load_weights(run.context(), foreign, config, run.runner().training_state());
+    run.runner().publish_weights();
+    const SafetensorsReader file((stored / "model.safetensors").string());
+    std::string down, up;
+    for (int expert = 0; expert < 5; ++expert)
+      for (const char* name : {"w2", "w1", "w3"}) {
+        const SafetensorsTensor& tensor =
+            file.at(fmt::format("model.layers.1.block_sparse_moe.experts.{}.{}.weight", expert, name));
+        (name[1] == '2' ? down : up).append(reinterpret_cast<const char*>(tensor.data), tensor.bytes);
+      }
+    for (const Parameter& parameter : run.parameters()) {
+      if (parameter.name == "layers.1.mlp.experts.linear_fc2.weight") {
+        EXPECT_EQ(bytes_at(parameter.rowwise->values) == down, true);
+      }
+      if (parameter.name == "layers.1.mlp.experts.linear_fc1.weight") {
+        EXPECT_EQ(bytes_at(parameter.rowwise->values) == up, true);
+      }
+    }
+    // The same values as those that the folder's codes and multipliers stand for.
+    config::Config wide = config;
+    wide.precision.fp8 = config::Fp8Mode::off;
+    TrainingRun unquantized(wide);
+    checkpoint::load_weights(unquantized.context(), foreign, wide, unquantized.runner().training_state());
+    unquantized.runner().publish_weights();
+    const float expected = unquantized.step(1);
+    EXPECT_NEAR(run.step(1), expected, 2e-2f * expected);
   }
 }
 

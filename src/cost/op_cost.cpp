@@ -105,6 +105,11 @@ OpCost cost_of(const ColumnChunks& args) {
                    static_cast<double>(dtype_size(args.parts.dtype))};
 }
 
+OpCost cost_of(const CopyBlock& args) {
+  return {.bytes = 2.0 * static_cast<double>(args.part.dim(0) * args.rows * args.part.dim(2)) *
+                   static_cast<double>(dtype_size(args.part.dtype))};
+}
+
 OpCost cost_of(const RowOrder& args) {
   return moves({args.rows, args.ordered, args.index});
 }
@@ -130,6 +135,10 @@ OpCost cost_of(const DelayedScaleUpdate& args) {
 
 OpCost cost_of(const Dropout& args) {
   return moves({args.x, args.y});
+}
+
+OpCost cost_of(const RowNumbers& args) {
+  return moves({args.numbers, args.columns});
 }
 
 OpCost cost_of(const UniformNoise& args) {
@@ -365,6 +374,7 @@ OpCost cost_of(const CountQuantizedExperts& args) {
 /// Only the device knows how many rows are used: at most all of them.
 OpCost cost_of(const GroupedGemm& args) {
   OpCost cost = moves({args.a.values, args.b.values, args.out});
+  if (args.accumulate) cost.bytes += tensor_bytes(args.out);
   cost.flops = 2.0 * static_cast<double>(args.a.values.numel()) * static_cast<double>(args.out.cols());
   return cost;
 }
@@ -394,9 +404,9 @@ OpCost op_cost(const std::any& args) {
   OpCost cost;
   const bool known =
       found_among<ActivationForward, ActivationBackward, AdamW, AttentionForward, AttentionBackward,
-                  AttentionDecode, CacheAppend, ClipCoefficient, ColumnChunks, RowOrder, CrossEntropy,
-                  CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate,
-                  Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
+                  AttentionDecode, CacheAppend, ClipCoefficient, ColumnChunks, CopyBlock, RowNumbers,
+                  RowOrder, CrossEntropy, CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale,
+                  DelayedScaleUpdate, Dropout, EmbeddingForward, EmbeddingBackward, RecordCurrentScale, Gemm,
                   GemmActivationForward, GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize,
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
                   QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, QuantizeNvfp4, Rope, UniformNoise,

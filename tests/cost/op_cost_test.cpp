@@ -2,6 +2,7 @@
 #include "cost/op_cost.h"
 
 #include "kernels/attention/attention.h"
+#include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm_activation_cases.h"
@@ -162,6 +163,9 @@ TEST(OpCost, OfCopiesThatRearrange) {
   TestTensor whole(cpu, DType::bf16, {8, 64}), parts(cpu, DType::bf16, {2, 8, 16}),
       index(cpu, DType::i32, {8});
   EXPECT_EQ(op_cost(std::any(ColumnChunks{whole, parts, 0, 0, 16})).bytes, 2.0 * 2 * 8 * 16 * 2);
+  EXPECT_EQ(op_cost(std::any(CopyBlock{whole.get().view({2, 4, 64}), parts, 1, 0, 0, 3})).bytes,
+            2.0 * 2 * 3 * 16 * 2);
+  EXPECT_EQ(op_cost(std::any(RowNumbers{.numbers = index, .columns = index})).bytes, 2 * 8 * 4);
   EXPECT_EQ(op_cost(std::any(RowOrder{whole, index, whole})).bytes, 2.0 * 8 * 64 * 2 + 8 * 4);
 }
 

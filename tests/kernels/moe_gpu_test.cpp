@@ -232,7 +232,8 @@ TEST(MoeGpu, TensorCoreTilesMatchReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const MoeCase& c : {MoeCase{900, 3, 2, 16}, MoeCase{300, 40, 1, 16}, MoeCase{1, 4, 1, 16}}) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{400, 264}, {192, 64}, {8, 1024}}) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{400, 264}, {192, 64}, {8, 1024}, {400, 16}, {16, 400}}) {
       const auto run = [&, n = n, k = k](const Context& context) {
         const MoeOrder order(context, c);
         TestTensor x(context, DType::bf16, {order.rows(), k}), w(context, DType::bf16, {c.experts * n, k}),

@@ -90,7 +90,12 @@ TEST(CostTrace, MatchesExecution) {
       {"model.family=gpt", "model.hidden_dropout=0.1", "training.recompute=selective"},
       {"optimizer.offload=moments"},
       {"optimizer.offload=state", "optimizer.store_param_remainders=true", "optimizer.exp_avg_dtype=fp8"},
-      {"model.norm_placement=both", "model.activation=geglu", "optimizer.store_param_remainders=true"}};
+      {"model.norm_placement=both", "model.activation=geglu", "optimizer.store_param_remainders=true"},
+      {"adapter.type=lora", "adapter.rank=8", "checkpoint.init_from=base", "adapter.dropout=0.1",
+       "precision.fp8=hybrid"},
+      {"adapter.type=lora", "adapter.rank=8", "checkpoint.init_from=base", "adapter.dropout=0.1",
+       "model.num_moe_experts=4", "model.moe_router_topk=2", "model.moe_ffn_hidden_size=32",
+       "model.moe_shared_expert_intermediate_size=16", "precision.fp8=hybrid"}};
   for (const Settings& settings : all) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(settings, " ")));
     config::Config config;

@@ -126,7 +126,7 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(adapter.alpha), kBuiltIn, above(0), "The adapter's output is multiplied by `alpha` / `rank`."},
     {TE_KEY(adapter.dropout), kBuiltIn, kFraction, "Dropout of the adapter's input."},
     {TE_KEY(adapter.target), kBuiltIn, kAny,
-     "Matrices with an adapter: `q`, `k`, `v`, `o`, `gate`, `up`, `down` (also as `q_proj`, and of experts), "
+     "Matrices with an adapter: `q`, `k`, `v`, `o`, `gate`, `up`, `down` (also as `q_proj`), "
      "`linear_fc1` or `all-linear`; `*` and `?` as in file names.",
      "a list of names or patterns, or one"},
     {TE_KEY(adapter.use_rslora), kBuiltIn, kAny, "Multiply by `alpha` / sqrt(`rank`) instead."},

@@ -135,16 +135,16 @@ void LoraAdapter::copy_blocks(const Context& context, const Tensor& wide, const 
 /// x: rows from `first` of the layer's input, or of its gradient. The mask depends only on the position in the global
 /// batch and in the full tensor.
 void LoraAdapter::mask(const Context& context, const Tensor& x, const Tensor& y, int64_t first,
-                       const Pass& pass, const AdapterRows& numbered) const {
-  if (numbered.numbers)
+                       const Pass& pass, const AdapterRows& rows) const {
+  if (rows.numbers)
     return kernels::dropout(context, {.x = x,
                                       .y = y,
                                       .probability = dropout_,
                                       .seed = pass.dropout_seed,
                                       .stream = dropout_id_,
-                                      .numbers = numbered.numbers,
-                                      .source = numbered.source});
-  const auto rows = [&](int64_t token, int64_t full, int64_t count) {
+                                      .numbers = rows.numbers,
+                                      .source = rows.source});
+  const auto drop_range = [&](int64_t token, int64_t full, int64_t count) {
     kernels::dropout(context, {.x = x.slice_rows(token - first, count),
                                .y = y.slice_rows(token - first, count),
                                .probability = dropout_,
@@ -154,8 +154,8 @@ void LoraAdapter::mask(const Context& context, const Tensor& x, const Tensor& y,
                                .first_col = a_->shard.first_col,
                                .all_cols = a_->shape[1] < spec_.in ? spec_.in : 0});
   };
-  if (spec_.ranks == nullptr) return rows(first, first, x.rows());
-  spec_.ranks->for_whole_ranges(first, x.rows(), rows);
+  if (spec_.ranks == nullptr) return drop_range(first, first, x.rows());
+  spec_.ranks->for_whole_ranges(first, x.rows(), drop_range);
 }
 
 /// x: rows from `first` of the layer's input.

@@ -18,8 +18,10 @@ std::vector<float> scales_of(const Matrix& matrix, const StoredCodes& stored) {
     if (stored.group != 0) return {};
     if (matrix.layout == ScaleLayout::rows) return stored.scales;
     std::vector<float> scales;  // one, or one of each expert
-    const int64_t rows = matrix.rows() / matrix.scales.numel();
-    for (auto first = stored.scales.begin(); first != stored.scales.end(); first += rows) {
+    const int64_t count = std::max<int64_t>(1, matrix.scales.numel()),
+                  rows = static_cast<int64_t>(stored.scales.size()) / count;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto first = stored.scales.begin() + i * rows;
       if (std::any_of(first, first + rows, [&](float scale) { return scale != *first; })) return {};
       scales.push_back(*first);
     }
@@ -27,7 +29,7 @@ std::vector<float> scales_of(const Matrix& matrix, const StoredCodes& stored) {
   }
   if (matrix.layout != ScaleLayout::blocks || stored.group != kScaleBlock) return {};
   const int64_t width = matrix.scales.dim(1),
-                groups = static_cast<int64_t>(stored.scales.size()) / matrix.rows();
+                groups = static_cast<int64_t>(stored.scales.size()) / std::max<int64_t>(1, matrix.rows());
   std::vector<float> scales(static_cast<size_t>(matrix.scales.numel()), 0.0f);
   for (int64_t row = 0; row < matrix.rows(); ++row) {
     const auto own = stored.scales.begin() + row * groups;

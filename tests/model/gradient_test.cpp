@@ -196,7 +196,7 @@ TEST(ModelGradient, AdaptersOfExperts) {
     config.model.moe_router_topk = config.model.num_moe_experts;
     config.adapter.alpha = 6;
     config.adapter.target = target;
-    check_gradients(config, 0.01);
+    check_gradients(config);
   }
 }
 
@@ -206,7 +206,7 @@ TEST(ModelGradient, DropoutOfAdaptersOfExperts) {
   config.model.moe_router_topk = config.model.num_moe_experts;
   config.adapter.alpha = 6;
   config.adapter.dropout = 0.2;
-  check_gradients(config, 0.01);
+  check_gradients(config);
 }
 
 TEST(ModelGradient, SlidingWindow) {

@@ -138,7 +138,7 @@ TEST(TeDataFiles, ReadsPipesAsInput) {
   result = run_te_data(folder, "tokenize --input /dev/stdin" + output + (folder / "b"), "printf two | ");
   EXPECT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(read_dataset(folder / "b"), Documents{byte_document("two")});
-  // No program writes to the pipe: a signal ends te-data. Without --foreground, timeout sends a second one to the group.
+  // No program writes to the pipe: a signal ends te-data. Without --foreground, timeout sends one to the group, too.
   result = run_te_data(folder, "tokenize --input " + (folder / "pipe") + output + (folder / "c"),
                        "timeout --foreground --preserve-status -s TERM -k 20 0.5 ");
   EXPECT_EQ(result.code, 130) << result.error;

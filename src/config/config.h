@@ -227,8 +227,7 @@ struct PrecisionConfig {
   bool fp8_calibrate = false;     ///< with fp8 off: record the amaxes of an FP8 run
   int64_t fp8_from_step = 0;      ///< the first FP8 step; 0: step 1
   int64_t fp8_until_step = 0;     ///< the last FP8 step; 0: the last step of the run
-  /// Not a key: MXFP8 and NVFP4 are not emulated, because the GPU multiplies them (for_device()).
-  bool mx_gemms = false;
+  bool mx_gemms = false;          ///< not a key: the GPU multiplies MXFP8 and NVFP4 (for_device())
 
   /// Whether an FP8 run executes step `step` (from 1) in FP8; the other steps run in `dtype`.
   bool fp8_in_step(int64_t step) const {

@@ -241,7 +241,8 @@ FusedTargets fused_targets(const config::Config& config, const std::string& sour
     for (int layer = 0; layer < model.num_layers; ++layer)
       if (!model.has_experts(layer))
         user_error(
-            "{}: PEFT has no adapters of experts together with those of the MLP in layer {}; run te-convert "
+            "{}: PEFT has no adapters of experts together with adapters of the MLP in layer {}; run "
+            "te-convert "
             "merge instead",
             source, layer);
     if (gate_up != 1) return {};

@@ -42,7 +42,7 @@ struct FusedTargets {
   std::string name(const std::string& experts, LinearKind kind) const {
     return experts + (kind == LinearKind::fc1 && down ? "base_layer." : "");
   }
-  /// UserError for parameters that are not those of experts, and for other rank patterns.
+  /// UserError for parameters of other modules than experts, and for other rank patterns.
   static FusedTargets of(const JsonKeys& keys, const config::AdapterConfig& adapter,
                          const config::ModelConfig& model);
   /// The keys of adapter_config.json.

@@ -106,15 +106,9 @@ TEST_P(LoraExperts, HeldBaseGivesTheBitsOfABf16Base) {
     config::Config mixed = config;
     mixed.guard.every = 1000;
     TrainingRun held(config), kept(mixed);
-    for (int step = 1; step <= 3; ++step) EXPECT_EQ(held.step(step), kept.step(step)) << step;
-    for (size_t i = 0; i < held.parameters().size(); ++i) {
-      const Parameter &a = held.parameters()[i], &b = kept.parameters()[i];
-      if (a.trainable) {
-        EXPECT_EQ(bytes_at(a.main), bytes_at(b.main)) << a.name;
-      }
-      EXPECT_TRUE(b.value) << b.name;
-      EXPECT_EQ(!a.value, a.name.find("linear_") != std::string::npos && !a.trainable) << a.name;
-    }
+    expect_bits_of_kept_base(held, kept);
+    for (const Parameter& p : held.parameters())
+      EXPECT_EQ(!p.value, p.name.find("linear_") != std::string::npos && !p.trainable) << p.name;
   }
 }
 
@@ -184,7 +178,7 @@ TEST(LoraExpertsMerged, LossIsThatOfTheAdapter) {
   }
 }
 
-// The run holds the codes of a folder in FP8: those of blocks, or with a scale per expert.
+// The run holds the codes of a folder in FP8, with scales of blocks or a scale per expert.
 TEST(LoraExpertsBase, HoldsTheCodesOfTheFolder) {
   for (const auto& [format, recipe] : {std::pair{convert::Fp8Format::block, Fp8Recipe::blockwise},
                                        {convert::Fp8Format::tensor, Fp8Recipe::delayed},
@@ -325,7 +319,7 @@ TEST(LoraExpertsPeft, ExportAndImport) {
   }
 }
 
-// PEFT for transformers 5 has no adapters of Qwen3-MoE's experts together with those of its dense layers.
+// PEFT for transformers 5 has no adapters of Qwen3-MoE's experts together with adapters of its dense layers.
 TEST(LoraExpertsPeft, ExportOfDenseLayersIsRefused) {
   PeftFixture fixture = kPeftExperts;
   fixture.base = kFixtures / "hugging_face/qwen3_moe";
@@ -339,7 +333,7 @@ TEST(LoraExpertsPeft, ExportOfDenseLayersIsRefused) {
   const fs::path saved = save(run, folder, checkpoint::Base{fixture.base.string(), 1});
   TE_EXPECT_CONTAINS(
       user_error_of([&] { convert::write_peft(checkpoint::Reader(saved), folder.path()); }),
-      "PEFT has no adapters of experts together with those of the MLP in layer 0; run te-convert "
+      "PEFT has no adapters of experts together with adapters of the MLP in layer 0; run te-convert "
       "merge instead");
 }
 

@@ -195,14 +195,7 @@ TEST_P(LoraForms, HeldBaseGivesTheBitsOfABf16Base) {
   config::Config mixed = config;
   mixed.guard.every = 1000;
   TrainingRun held(config), kept(mixed);
-  for (int step = 1; step <= 3; ++step) EXPECT_EQ(held.step(step), kept.step(step)) << step;
-  for (size_t i = 0; i < held.parameters().size(); ++i) {
-    const Parameter &a = held.parameters()[i], &b = kept.parameters()[i];
-    if (a.trainable) {
-      EXPECT_EQ(bytes_at(a.main), bytes_at(b.main)) << a.name;
-    }
-    EXPECT_TRUE(b.value) << b.name;
-  }
+  expect_bits_of_kept_base(held, kept);
 }
 
 // A checkpoint has the adapter and its moments only; a run that resumes from it has the bits of an uninterrupted one.

@@ -1,6 +1,8 @@
 // Optimizer steps of a config on one rank, for tests of the training state.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <deque>
 #include <functional>
 #include <string>
@@ -51,6 +53,18 @@ class TrainingRun {
 /// The bytes of a tensor on the CPU.
 inline std::string bytes_at(const Tensor& tensor) {
   return {static_cast<const char*>(tensor.data), tensor.bytes()};
+}
+
+/// Three steps of a run whose base is held in FP8 only and of one that keeps it in BF16: equal losses and adapters.
+inline void expect_bits_of_kept_base(TrainingRun& held, TrainingRun& kept) {
+  for (int step = 1; step <= 3; ++step) EXPECT_EQ(held.step(step), kept.step(step)) << step;
+  for (size_t i = 0; i < held.parameters().size(); ++i) {
+    const parameters::Parameter &a = held.parameters()[i], &b = kept.parameters()[i];
+    if (a.trainable) {
+      EXPECT_EQ(bytes_at(a.main), bytes_at(b.main)) << a.name;
+    }
+    EXPECT_TRUE(b.value) << b.name;
+  }
 }
 
 }  // namespace te::testing

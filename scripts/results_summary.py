@@ -158,7 +158,8 @@ def formats_table():
     """Every format against BF16, and NVFP4 against its variants without a part, paired by seed."""
     reports = [{arm["name"]: arm for arm in arms(experiment)} for _, experiment in FORMATS]
     models = [model for model, _ in FORMATS]
-    lines = [f"| Variant | {' | '.join(models)} | {' | '.join(f'NVFP4 minus it, {model}' for model in models)} |", "| --- " * 5 + "|"]
+    columns = ["Variant", *models, *(f"NVFP4 minus it, {model}" for model in models)]
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for name in reports[0]:
         gaps, parts = [], []
         for found in reports:

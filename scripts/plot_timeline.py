@@ -7,7 +7,8 @@
 Each rank and CUDA stream has a lane; colors show the kind of operation. Communication is hidden if another lane of the same
 rank computes at the same time, else exposed. By default the figure has two windows, the forward and the backward pass of a
 layer in the middle of the step; --from-ms and --to-ms choose one window instead. Time 0 of each rank is the start of its
-step's first operation, so that the lanes of different ranks may be shifted.
+step's first operation, so that the lanes of different ranks may be shifted. Several files, such as BF16 and FP8 of one
+model, are drawn below each other with one scale.
 """
 
 import argparse
@@ -134,13 +135,15 @@ def text_of(event, letters):
     return next((text for text in candidates if len(text) <= letters), "")
 
 
-def lane_name(lane):
-    rank, stream = lane
-    return f"rank {rank}, main" if stream == 0 else f"rank {rank}, CUDA stream {stream}"
+def lane_names(lanes):
+    """Names of (rank, CUDA stream); without the rank if there is only one."""
+    one = len({rank for rank, _ in lanes}) == 1
+    return [("" if one else f"rank {rank}, ") + (f"CUDA stream {stream}" if stream else "main stream") for rank, stream in lanes]
 
 
-def draw_window(axes, events, window, lanes):
-    what, start, end = window
+def draw_window(axes, panel, lanes):
+    """Draws a panel's operations from its window's start on; `span` is the axis' length in ms."""
+    events, (what, start, end), span = panel
     inches = WIDTH - LEFT - RIGHT
     for event in events:
         left, right = max(event["from"], start), min(event["to"], end)
@@ -149,21 +152,34 @@ def draw_window(axes, events, window, lanes):
         row = lanes.index(event["lane"])
         kind = kind_of(event)
         axes.barh(row, right - left, 0.8, left=left, color=KINDS[kind][0], edgecolor="white", linewidth=0.3)
-        text = text_of(event, int((right - left) / (end - start) * inches / LETTER))
+        text = text_of(event, int((right - left) / span * inches / LETTER))
         if text:
             color = "black" if kind in ("norms, activations, quantization", "other") else "white"
             axes.text((left + right) / 2, row, text, ha="center", va="center", fontsize=7, color=color, clip_on=True)
-    axes.set_xlim(start, end)
+    axes.set_xlim(start, start + span)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
-    axes.set_yticks(range(len(lanes)), [lane_name(lane) for lane in lanes], fontsize=8)
+    axes.set_yticks(range(len(lanes)), lane_names(lanes), fontsize=8)
     axes.set_title(f"{what}, {end - start:.3f} ms", fontsize=9, loc="left")
     axes.tick_params(axis="x", labelsize=8)
-    axes.set_xlabel("ms since the step's first operation (of each rank)", fontsize=8)
+    axes.set_xlabel("ms since the step's first operation" + (" of each rank" if len({rank for rank, _ in lanes}) > 1 else ""),
+                    fontsize=8)  # fmt: skip
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
 
 
-def draw(title, events, windows, output):
+def panels_of(timelines):
+    """[(operations, (title, from, to), span in ms)] of [(title, operations, windows)]: each window of all files on one scale."""
+    panels = []
+    for index in range(max(len(windows) for _, _, windows in timelines)):
+        present = [(title, events, windows[index]) for title, events, windows in timelines if index < len(windows)]
+        span = max(end - start for _, _, (_, start, end) in present)
+        for title, events, (what, start, end) in present:
+            seen = [event for event in events if event["from"] < end and event["to"] > start]
+            panels.append((seen, (f"{title}: {what}" if len(timelines) > 1 else what, start, end), span))
+    return panels
+
+
+def draw(title, panels, output):
     try:
         import matplotlib
     except ImportError as error:
@@ -172,12 +188,12 @@ def draw(title, events, windows, output):
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 
-    seen = [event for event in events if any(event["from"] < end and event["to"] > start for _, start, end in windows)]
+    seen = [event for events, _, _ in panels for event in events]
     lanes = sorted({event["lane"] for event in seen})
-    height = 0.7 + len(windows) * (0.9 + 0.36 * len(lanes))
-    figure, rows = pyplot.subplots(len(windows), 1, figsize=(WIDTH, height), squeeze=False)
-    for axes, window in zip(rows[:, 0], windows):
-        draw_window(axes, seen, window, lanes)
+    height = 0.7 + len(panels) * (0.9 + 0.36 * len(lanes))
+    figure, rows = pyplot.subplots(len(panels), 1, figsize=(WIDTH, height), squeeze=False)
+    for axes, panel in zip(rows[:, 0], panels):
+        draw_window(axes, panel, lanes)
     used = {kind_of(event) for event in seen}
     patches = [Patch(color=color, label=kind) for kind, (color, _) in KINDS.items() if kind in used]
     figure.suptitle(title, fontsize=10, x=0.01, y=1 - 0.08 / height, ha="left", va="top")
@@ -189,19 +205,25 @@ def draw(title, events, windows, output):
     except (OSError, ValueError) as error:
         raise UserError(f"--output {output}: cannot be written ({error})") from error
     print(f"{output}: {len(seen)} operations, {len(lanes)} lanes; " +
-          ", ".join(f"{what} {start:.3f} to {end:.3f} ms" for what, start, end in windows))  # fmt: skip
+          ", ".join(f"{what} {start:.3f} to {end:.3f} ms" for _, (what, start, end), _ in panels))  # fmt: skip
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("timeline", metavar="FILE", help="file of te-bench step --timeline")
+    parser.add_argument("timelines", metavar="[NAME=]FILE", nargs="+",
+                        help="files of te-bench step --timeline; NAME is written above the lanes (default: the config's)")  # fmt: skip
     parser.add_argument("--from-ms", type=float, metavar="A", help="start of the window (default: a layer in the middle)")
     parser.add_argument("--to-ms", type=float, metavar="B", help="end of the window")
+    parser.add_argument("--title", metavar="TEXT", help="title of the figure (default: the first file's)")
     parser.add_argument("--output", "--out", metavar="PNG", help="figure to write (default: FILE with .png)")
     arguments = parser.parse_args()
-    title, events = read_events(arguments.timeline)
-    windows = chosen_windows(events, arguments.from_ms, arguments.to_ms)
-    draw(title, events, windows, arguments.output or str(Path(arguments.timeline).with_suffix(".png")))
+    timelines = []
+    for argument in arguments.timelines:
+        name, _, path = argument.rpartition("=")
+        title, events = read_events(path)
+        timelines.append((name or title, events, chosen_windows(events, arguments.from_ms, arguments.to_ms)))
+    output = arguments.output or str(Path(arguments.timelines[0].rpartition("=")[2]).with_suffix(".png"))
+    draw(arguments.title or timelines[0][0], panels_of(timelines), output)
 
 
 if __name__ == "__main__":

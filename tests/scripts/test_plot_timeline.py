@@ -134,6 +134,24 @@ class PlotTimeline(InFolder):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("2 operations, 2 lanes", self.run_script(path, "--from-ms", "2.1", "--to-ms", "2.4").stdout)
         self.assertGreater((self.folder / "other.png").stat().st_size, 1000)
+        result = self.run_script(f"BF16={path}", f"FP8={path}", "--title", "Two", "--out", str(self.folder / "two.png"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("FP8: backward pass of a layer", result.stdout)
+
+    def test_two_files_share_their_scale(self):
+        slow, fast = step(2, 1), step(1, 1)
+        timelines = []
+        for name, operations in (("BF16", slow), ("FP8", fast)):
+            events = plot_timeline.read_events(self.write("trace.json", trace(operations)))[1]
+            timelines.append((name, events, plot_timeline.layer_windows(events)))
+        panels = plot_timeline.panels_of(timelines)
+        self.assertEqual([what for _, (what, _, _), _ in panels],
+                         ["BF16: forward pass of a layer", "FP8: forward pass of a layer",
+                          "BF16: backward pass of a layer", "FP8: backward pass of a layer"])  # fmt: skip
+        self.assertEqual([end - start for _, (_, start, end), _ in panels], [4.0, 4.0, 5.0, 3.0])
+        self.assertEqual([span for _, _, span in panels], [4.0, 4.0, 5.0, 5.0])
+        self.assertEqual(plot_timeline.lane_names([(0, 0), (0, 2)]), ["main stream", "CUDA stream 2"])
+        self.assertEqual(plot_timeline.lane_names([(0, 0), (1, 2)]), ["rank 0, main stream", "rank 1, CUDA stream 2"])
 
     def test_one_line_for_a_mistake(self):
         for path in (

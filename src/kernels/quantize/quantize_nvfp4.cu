@@ -135,7 +135,8 @@ __device__ void write_codes(const LayoutTarget& out, float code, bool nan, uint3
   const uint32_t own = e2m1_code(code), next = __shfl_down_sync(0xffffffffu, own, 1);
   const int64_t group = col / kGroup, groups = (cols + kGroup - 1) / kGroup;
   if (col % kGroup == 0 && group < (groups + 3) / 4 * 4) {
-    const float scale = any_nan ? std::bit_cast<float>(0x7fffffffu) : nvfp4_group(amax_bits, tensor).scale;
+    const uint32_t bits = row < rows ? amax_bits : 0;  // a block of 16 x 16 values may go over the last row
+    const float scale = any_nan ? std::bit_cast<float>(0x7fffffffu) : nvfp4_group(bits, tensor).scale;
     out.scales[mx_scale_index(row, group, groups)] = to_fp8<DType::e4m3>(scale);
   }
   if (col % 2 == 0 && row < rows && col < cols)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the device code of all CUDA sources for each GPU architecture, without a GPU, and disassembles it with
-# cuobjdump if that is installed. Kernels with wgmma and TMA (src/kernels/CMakeLists.txt) are compiled for 90a only, all
+# Compiles the device code of all CUDA sources for each GPU architecture, without a GPU, disassembles it with cuobjdump
+# (install_deps.sh --dev; skipped if it is not installed), and prints time and size. Kernels with wgmma and TMA (src/kernels/CMakeLists.txt) are compiled for 90a only, all
 # others for every architecture.
 #
 #   scripts/compile_all_architectures.sh [--fast] [ARCHITECTURE...]
@@ -53,6 +53,9 @@ compile() {
   [[ -z "$disassembler" ]] || "$disassembler" -sass "$object" >"$object.sass"
 }
 
+# summary FOLDER: prints the number of compiled sources and the size of their code.
+summary() { find "$1" -name '*.cubin' -printf '%s\n' | awk '{ bytes += $1 } END { printf "%d sources, %.1f MB", NR, bytes / 1e6 }'; }
+
 # check_assembly ARCHITECTURE: prints sources whose assembly has instructions that it must not have.
 check_assembly() {
   local forbidden='HGMMA|QGMMA|UTMALDG|UTMASTG|UBLKCP' file name wrong=0
@@ -89,8 +92,9 @@ main() {
   cd "$TE_ROOT"
   can_build_cuda || { say "no CUDA compiler: nothing is compiled" && exit 0; }
   configure_preset cuda
+  PATH="$PATH:$TE_DEPS/disassembler/bin"  # cuobjdump runs nvdisasm
   disassembler="$(command -v cuobjdump || true)"
-  [[ -n "$disassembler" ]] || say "cuobjdump is not installed: nothing is disassembled"
+  [[ -n "$disassembler" ]] || say "cuobjdump is not installed: nothing is disassembled; run scripts/install_deps.sh --dev"
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
   export work optimize disassembler TE_ROOT
@@ -106,7 +110,7 @@ main() {
       "$work/commands" | tr '\n' '\0' |
       xargs -0 -n 2 -P "$(nproc)" bash -c 'compile "$architecture" "$0" "$1"' || failed=1
     if [[ -n "$disassembler" ]]; then check_assembly "$architecture" || failed=1; fi
-    say "$architecture: $(find "$work/$architecture" -name '*.cubin' | wc -l) sources in $(seconds_since "$started") s"
+    say "$architecture: $(summary "$work/$architecture") in $(seconds_since "$started") s"
   done
   if [[ $optimize == -O3 ]]; then build_generic || failed=1; fi
   [[ $failed -eq 0 ]] || die "some sources do not compile for all architectures; see the lines above"

@@ -2,8 +2,8 @@
 # Installs the dependencies of te-train without asking questions. Run it as root or as a user with sudo, on Debian 12 or
 # newer or Ubuntu 22.04 or newer. A second run finds everything installed and exits at once.
 #
-#   scripts/install_deps.sh [--dev]     --dev adds tools of CI checks and packaging (clang-tidy, shellcheck, ...) and
-#                                       Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny,
+#   scripts/install_deps.sh [--dev]     --dev adds tools of CI checks and packaging (clang-tidy, shellcheck, cuobjdump,
+#                                       ...) and Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny,
 #                                       pyarrow and tokenizers
 #
 # 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy, matplotlib and jinja2).
@@ -189,6 +189,14 @@ install_test_packages() {
     "protobuf==$TENSORBOARD_PROTOBUF_VERSION" "absl-py==$TENSORBOARD_ABSL_VERSION"
 }
 
+# install_disassembler: installs cuobjdump and nvdisasm, which it runs, where there is nvcc without them.
+install_disassembler() {
+  if can_build_cuda && ! command -v cuobjdump >/dev/null; then
+    fetch_tree disassembler "cuobjdump" "nvidia-cuda-cuobjdump==$CUDA_DISASSEMBLER_VERSION" \
+      "nvidia-cuda-nvdisasm==$CUDA_DISASSEMBLER_VERSION"
+  fi
+}
+
 # print_versions: prints the versions that the build will use.
 print_versions() {
   local package versions=() nvcc
@@ -225,6 +233,7 @@ main() {
     install_test_packages
   fi
   install_cuda
+  if [[ $dev -eq 1 ]]; then install_disassembler; fi
   print_versions
   say "dependencies ready ($(seconds_since "$start") s)"
 }

@@ -9,8 +9,8 @@ mxfp8_FORMAT.bin, by torchao's to_mx with scales rounded up (RCEIL, the rule of 
     uint8  columnwise[COLS, ROWS]        codes of x's columns
     uint8  columnwise_scales[COLS, ROWS / 32]
 
-nvfp4_VARIANT.bin, by Transformer Engine's reference quantizer (reference_nvfp4.py), of rows (1x16), blocks (16x16) and
-hadamard (1x16, with a random Hadamard transform of the columns). E2M1 codes are packed in pairs, the first in the low bits:
+nvfp4_VARIANT.bin, by Transformer Engine's reference quantizer (reference_nvfp4.py), of rows (1x16), blocks (16x16),
+hadamard (1x16, with a random Hadamard transform of the columns) and tiny (rows of values times 2^-126). E2M1 codes are packed in pairs, the first in the low bits:
 
     uint16 x[ROWS, COLS]                 BF16
     uint8  rowwise[ROWS, COLS / 2], rowwise_scales[ROWS, COLS / 16]            scales are E4M3
@@ -126,6 +126,8 @@ def main():
         ("hadamard", {"with_rht": True}),
     ):
         (folder / f"nvfp4_{name}.bin").write_bytes(raw(x) + nvfp4(module, x, **options))
+    tiny = torch.ldexp(x, torch.tensor(-126))
+    (folder / "nvfp4_tiny.bin").write_bytes(raw(tiny) + nvfp4(module, tiny))
 
 
 if __name__ == "__main__":

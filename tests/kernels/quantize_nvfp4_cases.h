@@ -111,4 +111,21 @@ inline std::vector<float> nvfp4_values(int64_t rows, int64_t cols) {
   return values;
 }
 
+enum class Special : uint8_t {
+  subnormal,  ///< all values, so that the tensor's scale is the largest
+  nan,        ///< and a subnormal number in each group
+  infinite,   ///< and NaN, in some groups the two together
+};
+
+inline std::vector<float> nvfp4_special_values(int64_t rows, int64_t cols, Special special) {
+  std::vector<float> values = nvfp4_values(rows, cols);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (special == Special::subnormal || i % 16 == 9) values[i] = std::ldexp(values[i], -126);
+    if (special != Special::subnormal && i % 53 == 7) values[i] = std::numeric_limits<float>::quiet_NaN();
+    if (special == Special::infinite && i % 91 == 11)
+      values[i] = std::copysign(std::numeric_limits<float>::infinity(), values[i]);
+  }
+  return values;
+}
+
 }  // namespace te::kernels

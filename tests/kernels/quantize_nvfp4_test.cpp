@@ -35,7 +35,7 @@ const uint8_t* check_reference(int64_t rows, int64_t cols, const std::vector<flo
 
 TEST(QuantizeNvfp4, EqualsTheReference) {
   constexpr int64_t kRows = 64, kCols = 96;
-  for (const char* name : {"rows", "blocks", "hadamard"}) {
+  for (const char* name : {"rows", "blocks", "hadamard", "tiny"}) {
     SCOPED_TRACE(name);
     std::ifstream file(fmt::format("{}/tests/fixtures/quantize/nvfp4_{}.bin", TE_SOURCE_DIR, name),
                        std::ios::binary);
@@ -112,6 +112,29 @@ TEST(QuantizeNvfp4, CodesAndScalesGiveTheValues) {
   const Nvfp4Result result = quantize_nvfp4(Context::cpu(), {.rows = 32, .cols = 32, .native = true}, x);
   EXPECT_EQ(result.layouts.row_scales[mx_scale_index(1, 0, 2)], 0x7f);
   EXPECT_NE(result.layouts.row_scales[mx_scale_index(1, 1, 2)], 0x7f);
+}
+
+// With a factor of 1. Stochastic rounding does not change numbers of the format either.
+TEST(QuantizeNvfp4, KeepsAllCodesWithAllScales) {
+  std::vector<uint8_t> codes;
+  std::vector<float> x;
+  for (uint8_t scale = 1; scale < 0x7f; ++scale)
+    for (uint8_t code = 0; code < 16; ++code) {
+      x.push_back(e2m1(code) * to_float(float8_e4m3{scale}));
+      if (code % 2 == 0) codes.push_back(static_cast<uint8_t>(code | (code + 1) << 4));
+    }
+  for (const bool stochastic : {false, true}) {
+    Nvfp4Case c{.rows = 126, .cols = 16, .input = DType::f32, .stochastic = stochastic, .columnwise = false};
+    const Nvfp4Result values = quantize_nvfp4(Context::cpu(), c, x);
+    EXPECT_EQ(values.layouts.row_values, x);
+    EXPECT_EQ(values.row_factor, 1.0f);
+    EXPECT_EQ(values.layouts.counters.flushed + values.layouts.counters.saturated, 0u);
+    c.native = true;
+    const Nvfp4Result native = quantize_nvfp4(Context::cpu(), c, x);
+    EXPECT_EQ(native.layouts.rowwise, codes);
+    for (uint8_t scale = 1; scale < 0x7f; ++scale)
+      EXPECT_EQ(native.layouts.row_scales[static_cast<size_t>(mx_scale_index(scale - 1, 0, 1))], scale);
+  }
 }
 
 TEST(QuantizeNvfp4, RoundsToTheNearestCodeWithTiesToEven) {

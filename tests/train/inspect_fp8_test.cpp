@@ -131,8 +131,10 @@ TEST(InspectFp8, AcceptsBf16AndAnyLayout) {
   TE_EXPECT_CONTAINS(found.out, "BF16: the table shows the quantizations of an FP8 run (hybrid, tensorwise)");
   EXPECT_EQ(report(folder)["operands"].size(), 24u);
   EXPECT_TRUE(report(folder)["operands"][0]["what_if"].contains("blockwise"));
-  ASSERT_EQ(inspect(folder, "bf16", "--recipes tensorwise,mxfp8").code, 0);
-  EXPECT_GT(report(folder)["operands"][0]["what_if"]["mxfp8"]["sqnr_db"].get<double>(), 28);
+  ASSERT_EQ(inspect(folder, "bf16", "--recipes tensorwise,mxfp8,nvfp4").code, 0);
+  const json what_if = report(folder)["operands"][0]["what_if"];
+  EXPECT_GT(what_if["mxfp8"]["sqnr_db"].get<double>(), 28);
+  EXPECT_NEAR(what_if["nvfp4"]["sqnr_db"].get<double>(), 20.5, 3);
   // With FP8 and delayed scales, which this checkpoint does not have.
   ASSERT_EQ(inspect(folder, "bf16", "--set precision.fp8=hybrid").code, 0);
   EXPECT_EQ(report(folder)["calibrated"], true);

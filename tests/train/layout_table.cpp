@@ -236,6 +236,7 @@ std::vector<Case> two_ranks() {
       named("cp2_llama_rowwise"),
       named("cp2_gpt_blockwise", {.recompute = full}),
       named("cp2_llama_mxfp8"),
+      named("cp2_llama_nvfp4", {.recompute = selective}),
       named(
           "cp2_llama_overrides",
           {.precision = Precision::delayed,
@@ -343,6 +344,7 @@ std::vector<Case> four_ranks() {
       named("tp2_pp2_sp_llama_blockwise_zero_bubble"),
       named("tp2_dp2_gpt_rowwise"),
       named("tp2_dp2_gpt_sharded_parameters_mxfp8"),
+      named("tp2_dp2_gpt_sharded_parameters_nvfp4"),
       named("tp4_gpt_tensorwise", {.recompute = full}),
       named("pp4_gpt_delayed_interleaved", {.layers = 8, .variant = true}),
       named("pp4_llama_tensorwise_1f1b", {.recompute = full, .layers = 5}),

@@ -91,9 +91,8 @@ std::string summary(const StartInfo& info, bool tables) {
   const DeviceCaps& caps = device_caps(info.context);
   return device_summary(info.context) + model_summary(info.config, info.parameters, tables) +
          batch_summary(info.config) + model::pipeline_summary(info.config) +
-         precision_summary(info.config, info.context) +
-         attention_summary(info.config, info.attention, caps.hopper_kernels) + gemm_summary(info.gemms) +
-         experts_note(info.config.model, caps) + gather_summary(info.parameters) +
+         precision_summary(info.config, info.context) + attention_summary(info.config, info.attention, caps) +
+         gemm_summary(info.gemms) + experts_note(info.config.model, caps) + gather_summary(info.parameters) +
          memory_summary(info.plan, info.context, tables) + offload_summary(info.plan, info.config) +
          config_notes(info.config) + ranks_note(info);
 }

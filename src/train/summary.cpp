@@ -274,7 +274,7 @@ std::string precision_summary(const config::Config& config, const Context& conte
 }
 
 std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention,
-                              bool hopper) {
+                              const DeviceCaps& caps) {
   switch (attention) {
     case kernels::AttentionKernels::flash:
       return "attention: te-train's kernels for Hopper\n";
@@ -293,13 +293,18 @@ std::string attention_summary(const config::Config& config, kernels::AttentionKe
   if (config.parallel.context > 1) what += ", context parallelism";
   if (config.training.deterministic) what += ", training.deterministic";
   // te-train's kernels for Hopper have every mask, but few head dimensions and no dropout.
-  const bool by_head = hopper && config.precision.dtype == config::ComputeDType::bf16 &&
+  const bool by_head = caps.hopper_kernels && config.precision.dtype == config::ComputeDType::bf16 &&
                        model.attention_dropout == 0.0 && config.parallel.context == 1;
+  // cuDNN has no deterministic backward pass for compute capability 10.x.
+  const bool by_order = caps.sm / 10 == 10 && config.training.deterministic;
   return fmt::format(
       "attention: kernels on FP32 units\n"
       "  note: attention does not run on tensor cores, which are many times faster: neither te-train nor "
       "cuDNN has a kernel for all of {}{}\n",
-      what, by_head ? "; with heads of 64 or 128 (model.kv_channels), te-train has" : "");
+      what,
+      by_head    ? "; with heads of 64 or 128 (model.kv_channels), te-train has"
+      : by_order ? "; with training.deterministic: false, cuDNN may have"
+                 : "");
 }
 
 std::string experts_note(const config::ModelConfig& model, const DeviceCaps& caps) {

@@ -21,9 +21,9 @@ inline constexpr int64_t kCudaOverheadBytes = int64_t{620} << 20;
 /// "1,234,567".
 std::string with_separators(int64_t value);
 
-/// The attention kernels used on a GPU, with a note if they are the slow ones. Empty on the CPU. `hopper`: the GPU has
-/// te-train's kernels for Hopper.
-std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention, bool hopper);
+/// The attention kernels used on a GPU, with a note if they are the slow ones. Empty on the CPU.
+std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention,
+                              const DeviceCaps& caps);
 
 /// A note if a GPU has no tensor-core kernels for the GEMMs of a model's experts; else empty.
 std::string experts_note(const config::ModelConfig& model, const DeviceCaps& caps);

@@ -64,12 +64,19 @@ TEST(Summary, WarnsOfSlowAttention) {
         "data: {synthetic: true}\n",
         "small", settings);
     config.data.document_mask = true;
-    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::cpu, true), "");
-    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::flash, true),
+    DeviceCaps hopper = caps_of(90);
+    hopper.hopper_kernels = true;  // also in a build without them
+    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::cpu, hopper), "");
+    EXPECT_EQ(attention_summary(config, kernels::AttentionKernels::flash, hopper),
               "attention: te-train's kernels for Hopper\n");
-    const std::string other_gpu = attention_summary(config, kernels::AttentionKernels::tiled, false);
-    EXPECT_EQ(other_gpu.find("te-train has"), std::string::npos) << other_gpu;
-    return attention_summary(config, kernels::AttentionKernels::tiled, true);
+    for (const int sm : {80, 89, 100, 103, 120}) {
+      const std::string other_gpu = attention_summary(config, kernels::AttentionKernels::tiled, caps_of(sm));
+      EXPECT_EQ(other_gpu.find("te-train has"), std::string::npos) << other_gpu;
+      const bool remedy =
+          other_gpu.find("; with training.deterministic: false, cuDNN may have\n") != std::string::npos;
+      EXPECT_EQ(remedy, sm == 100 || sm == 103) << other_gpu;
+    }
+    return attention_summary(config, kernels::AttentionKernels::tiled, hopper);
   };
   const std::string why = "neither te-train nor cuDNN has a kernel for all of bf16, heads of ",
                     masks = "a sliding window, documents, training.deterministic",

@@ -93,3 +93,19 @@ def last_values(folder, arm, column):
         with path.open(newline="") as file:
             found.append([float(row[column]) for row in csv.DictReader(file) if row[column]][-1])
     return found
+
+
+def gpu_hours(experiments):
+    """GPU time of the runs of experiments (cost.json): recorded, or from their tokens and the speed of their recipe."""
+    cost, seconds = json.loads((RESULTS / "cost.json").read_text()), 0.0
+    for name in experiments:
+        entry = cost["experiments"][name]
+        if "minutes" in entry:
+            seconds += 60 * entry["gpus"] * entry["minutes"]
+            continue
+        speeds = cost["tokens_per_s"][entry["speeds"]]
+        for path in sorted((RESULTS / name).glob("*.csv")):
+            if path.stem in entry.get("runs", [path.stem]):
+                recipe = next((recipe for recipe in speeds if recipe in path.stem), "delayed" if "fp8" in path.stem else "bf16")
+                seconds += read_loss(path)[0][-1][0] / speeds[recipe]
+    return seconds / 3600

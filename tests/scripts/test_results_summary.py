@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 sys.path.insert(0, str(ROOT / "scripts"))
 import results_summary
+from results_data import gpu_hours
 
 
 def mean_of_last_tenth(path):
@@ -99,6 +100,13 @@ class Summary(unittest.TestCase):
         difference = results_summary.interval_text([x - y for x, y in zip(mxfp8["pairs"], blockwise["pairs"], strict=True)])
         self.assertIn(difference.replace(" (", ", ", 1).rstrip(")"), page["blackwell-formats"])
         self.assertIn(f"{found('gpt2_124m_lora', 'lora', 1)['gap']:+.2f} nats on GSM8K", page["gpt2-124m-finetuning"])
+
+    def test_index_names_hardware_and_gpu_hours(self):
+        rows = [line for line in (RESULTS / "README.md").read_text().splitlines() if line.startswith("|")][2:]
+        for line, row in zip(rows, json.loads((RESULTS / "cost.json").read_text())["rows"], strict=True):
+            self.assertTrue(f"]({'convergence/' + row['page']})" in line or line.startswith("| | "), line)
+            hours = results_summary.two_digits(gpu_hours(row["experiments"]))
+            self.assertTrue(line.endswith(f"| {row['hardware']}, {hours} |"), f"{hours}: {line}")
 
     def test_tutorial_prints_what_its_report_says(self):
         printed = (ROOT / "docs" / "tutorials" / "fp8-vs-bf16.md").read_text().split("## 3.")[1].split("## 4.")[0]

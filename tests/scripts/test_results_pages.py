@@ -1,0 +1,175 @@
+"""Tables and numbers that are written by hand on the pages of docs/results match the losses and reports in its folders."""
+
+import csv
+import json
+import re
+import statistics
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+sys.path.insert(0, str(ROOT / "scripts"))
+import results_summary
+from results_data import arms
+
+MILLION = 1e6
+
+
+def page(name):
+    return (RESULTS / "convergence" / f"{name}.md").read_text()
+
+
+def table(text, header):
+    """{first cell: other cells} of the rows below a line that begins so; a repeated or empty first cell gets a number."""
+    lines = text.split("\n" + header, 1)[1].split("\n\n")[0].splitlines()[2:]
+    rows = {}
+    for line in lines:
+        name, *cells = (cell.strip() for cell in line.strip().strip("|").split("|"))
+        rows[name if name and name not in rows else f"{name}{len(rows)}"] = cells
+    return rows
+
+
+def read(experiment, run):
+    with (RESULTS / experiment / f"{run}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def losses(experiment, run):
+    return {int(row["consumed_tokens"]): float(row["loss"]) for row in read(experiment, run)}
+
+
+def last(experiment, run, column="valid_loss"):
+    return [float(row[column]) for row in read(experiment, run) if row[column]][-1]
+
+
+def gap(experiment, run, low, high, base="bf16"):
+    """Mean difference to BF16 of the same seed between two token counts, low excluded."""
+    seed = re.search(r"_seed\d+$", run)[0]
+    one, other = losses(experiment, run), losses(experiment, base + seed)
+    return statistics.fmean(one[at] - other[at] for at in one if low < at <= high)
+
+
+def mean(experiment, run, low, high):
+    return statistics.fmean(loss for at, loss in losses(experiment, run).items() if low < at <= high)
+
+
+class Pages(unittest.TestCase):
+    def same(self, cell, value, where):
+        """A cell such as +0.0012, **-0.99%** or 5.2130 is the value, up to its last digit."""
+        text = cell.strip("* ")
+        digits = len(text.rstrip("%").partition(".")[2])
+        self.assertAlmostEqual(float(text.rstrip("%")), value, delta=0.51 * 10**-digits, msg=where)
+
+    def same_cells(self, cells, values, where):
+        for cell, value in zip(cells, values, strict=True):
+            self.same(cell, value, f"{where}: {cell}, not {value}")
+
+    def test_index_has_the_models_tokens_and_pairs(self):
+        parameters = {"Llama 1.3B": results_summary.LLAMA_1B_GPT2_TOKENS, "Llama 8M": results_summary.LLAMA_8M,
+                      "Llama 16M": 15_880_320, "Mixture of experts 87M": results_summary.EXPERTS_87M,
+                      "GPT-2 124M": results_summary.GPT2, "GPT-2 30M": 30_400_000, "Llama 2 7B": 6_738_415_616}
+        cost = json.loads((RESULTS / "cost.json").read_text())["rows"]
+        lines = [line for line in (RESULTS / "README.md").read_text().splitlines() if line.startswith("|")][2:]
+        for line, row in zip(lines, cost, strict=True):
+            _, _, model, tokens, per_parameter, pairs, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+            experiment = row["experiments"][-1]
+            if experiment == "gpt2_124m_twice_the_rate":
+                experiment, pairs = "gpt2_124m_learning_rates", "1"  # the row has both
+            path = next(iter(sorted((RESULTS / experiment).glob("*_seed1.csv"))), RESULTS / experiment / "bf16.csv")
+            trained = max(losses(experiment, path.stem))
+            million = tokens.split(",")[0]
+            rounding = max(0.51 * 10 ** -len(million.partition(".")[2]), 0.012 * float(million))
+            self.assertAlmostEqual(float(million), trained / MILLION, delta=rounding, msg=line)
+            self.assertAlmostEqual(float(per_parameter), trained / parameters[model], delta=0.03 * float(per_parameter), msg=line)
+            runs = len(list((RESULTS / experiment).glob("bf16_seed?.csv")) or [1])
+            expected = int(re.split("[,;]", pairs)[-1 if "lora" in experiment else 0])
+            if experiment not in ("llama7b_calm", "gpt2_124m_learning_rates", "gpt2_124m", "gpt2_124m_lora"):
+                self.assertEqual(runs, expected, line)
+
+    def test_100_million_tokens_by_epoch(self):
+        experiment = "llama_1b_100m"
+        parts = [(20, 28), (33, 57), (63, 86), (92, 101)]
+        for name, cells in table(page("llama-1b-100m-tokens"), "| Recipe | Epoch 1").items():
+            recipe = name.split("`")[1]
+            runs = sorted(path.stem for path in (RESULTS / experiment).glob(f"fp8_{recipe}_seed?.csv"))
+            self.assertIn(f"{len(runs)} pairs", name)
+            values = [statistics.fmean(gap(experiment, run, low * MILLION, high * MILLION) for run in runs) for low, high in parts]
+            self.same_cells(cells, values, name)
+
+    def test_gaps_with_and_without_repetition(self):
+        parts = [(33, 57), (63, 86), (92, 101)]
+        rows = table(page("llama-1b-repeated-data"), "| Data | 33 to 57")
+        for name, experiment in (("not repeated", "llama_1b_100m_once"), ("repeated 3.4 times", "llama_1b_100m")):
+            run = "fp8_delayed_seed1"
+            values = [gap(experiment, run, low * MILLION, high * MILLION) for low, high in parts]
+            values += [last(experiment, run, column) - last(experiment, "bf16_seed1", column)
+                       for column in ("valid_loss.corpus", "valid_loss.books")]
+            self.same_cells(rows[name], values, name)
+
+    def test_switches(self):
+        experiment, tokens = "gpt2_124m_switch", 65_536
+        rows = list(table(page("gpt2-124m-switch"), "| Run | Switch").values())
+        runs = ["delayed_from_101", "delayed_101_to_200", "blockwise_101_to_200", "blockwise_101_to_200"]
+        for run, step, cells in zip(runs, (100, 200, 100, 200), rows, strict=True):
+            for seed in (0, 1):
+                def part(first, end, name=f"{run}_seed{seed + 1}"):
+                    return gap(experiment, name, first * tokens, end * tokens)
+                values = [part(step, step + 1) - part(step - 1, step), part(step - 20, step), part(step, step + 20), part(270, 300)]
+                for cell, value in zip(cells[1:], values, strict=True):
+                    if cell:
+                        self.same(cell.split(";")[seed], value, f"{run} seed {seed + 1} after {step}: {cell}, not {value}")
+
+    def test_losses_of_the_saturation_runs(self):
+        experiment, end = "llama_1b_recipes", 14_745_600
+        rows = table(page("llama-1b-saturation"), "| Run | Training loss")
+        base = mean(experiment, "bf16_seed1", 0.9 * end, end), last(experiment, "bf16_seed1")
+        self.same_cells(rows.pop("BF16"), base, "BF16")
+        for name, cells in rows.items():
+            run = f"fp8_{name.strip('`')}_seed1"
+            found = mean(experiment, run, 0.9 * end, end), last(experiment, run)
+            self.same_cells(cells, [100 * (x / y - 1) for x, y in zip(found, base)], name)
+
+    def test_learning_rates(self):
+        found = json.loads((RESULTS / "gpt2_124m_learning_rates" / "report.json").read_text())["arms"]
+        report = {arm["name"]: arm["measures"][0] for arm in found}
+        rows = table(page("gpt2-124m-learning-rates"), "| Learning rate | BF16 loss")
+        for cells, name in zip(rows.values(), ("half", "1x", "2x", "4x"), strict=True):
+            delayed, blockwise = report[f"delayed_{name}"], report[f"blockwise_{name}"]
+            self.assertAlmostEqual(float(cells[0]), blockwise["gap"] / blockwise["gap_share"], delta=1e-4, msg=name)
+            for found, part in ((delayed, cells[1:3]), (blockwise, cells[3:5])):
+                self.same_cells(part, [found["gap"], 100 * found["gap_share"]], name)
+
+    def test_variants_against_their_neighbors(self):
+        pairs = {arm["name"]: arm["measures"][0]["pairs"] for arm in arms("gpt2_30m_ablations_calm")}
+        neighbors = [("delayed_e4m3", "delayed_hybrid"), ("tensorwise_e4m3", "tensorwise_hybrid"),
+                     ("rowwise_e4m3", "rowwise_hybrid"), ("blockwise_e4m3", "blockwise_hybrid"),
+                     ("tensorwise_power_of_two", "tensorwise_hybrid"), ("most_recent", "delayed_hybrid"),
+                     ("output_layer_fp8", "delayed_hybrid"), ("moments_fp8", "delayed_hybrid")]
+        rows = table(page("gpt-30m-variants"), "| Variant minus neighbor")
+        for (one, other), (name, cells) in zip(neighbors, rows.items(), strict=True):
+            differences = [x - y for x, y in zip(pairs[one], pairs[other], strict=True)]
+            half = results_summary.STUDENT[len(differences)] * statistics.stdev(differences) / len(differences) ** 0.5
+            center = statistics.fmean(differences)
+            self.same_cells(re.findall(r"[+-][\d.]+", cells[0]), [center, center - half, center + half], name)
+
+    def test_longest_run(self):
+        """The stored losses are those of every fifth step, so the training losses differ slightly."""
+        text = page("gpt2-124m-328m-tokens")
+        rows = table(text, "| Run | Training loss")
+        runs = {"BF16, seed 1234": "bf16", "FP8 `delayed`, seed 1234": "fp8", "BF16, seed 2": "bf16_seed2", "BF16, seed 3": "bf16_seed3"}
+        for name, run in runs.items():
+            self.same(rows[name][2], last("gpt2_124m", run), name)
+            self.assertAlmostEqual(float(rows[name][0]), mean("gpt2_124m", run, 317e6, 328e6), delta=0.015, msg=name)
+        validation = [last("gpt2_124m", run) for run in runs.values()]
+        self.same(rows["FP8 `delayed`, seed 1234"][3], 100 * (validation[1] / validation[0] - 1), "validation gap")
+        row = next(x for x in results_summary.summary()["evidence"] if x["experiment"] == "gpt2_124m")
+        self.same(rows["FP8 `delayed`, seed 1234"][1], row["gap_percent"], "training gap")
+        seeds = [100 * (x / validation[0] - 1) for x in (validation[0], *validation[2:])]
+        center, spread = statistics.fmean(seeds), 2 * statistics.stdev(seeds)
+        self.same_cells(re.findall(r"[+-][\d.]+%", rows["Band of BF16 seeds"][3]), [center - spread, center + spread], "band")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,10 +1,12 @@
 """Tables and numbers that are written by hand on the pages of docs/results match the losses and reports in its folders."""
 
 import csv
+import io
 import json
 import re
 import statistics
 import sys
+import tarfile
 import unittest
 from pathlib import Path
 
@@ -49,6 +51,13 @@ def gap(experiment, run, low, high, base="bf16"):
     seed = re.search(r"_seed\d+$", run)[0]
     one, other = losses(experiment, run), losses(experiment, base + seed)
     return statistics.fmean(one[at] - other[at] for at in one if low < at <= high)
+
+
+def archived(experiment):
+    """{run: {consumed tokens: loss}} of the folder's curves.tar.xz."""
+    with tarfile.open(RESULTS / experiment / "curves.tar.xz") as archive:
+        files = {Path(item.name).stem: io.TextIOWrapper(archive.extractfile(item)) for item in archive.getmembers()}
+        return {run: {int(row["consumed_tokens"]): float(row["loss"]) for row in csv.DictReader(file)} for run, file in files.items()}
 
 
 def mean(experiment, run, low, high):
@@ -153,6 +162,18 @@ class Pages(unittest.TestCase):
             half = results_summary.STUDENT[len(differences)] * statistics.stdev(differences) / len(differences) ** 0.5
             center = statistics.fmean(differences)
             self.same_cells(re.findall(r"[+-][\d.]+", cells[0]), [center, center - half, center + half], name)
+
+    def test_reports_match_the_archived_curves(self):
+        """curves.tar.xz has every step of every run, also of decays that branch off; branches start after that step."""
+        for experiment in ("gap_law_16m", "gpt2_124m_lora"):
+            curves = archived(experiment)
+            for arm in arms(experiment):
+                seeds = sorted(name for name in curves if re.fullmatch(re.escape(arm["name"]) + r"_seed\d", name))
+                for seed, pair in zip(seeds, arm["measures"][0]["pairs"], strict=True):
+                    base = curves[arm.get("baseline", "bf16") + seed[-6:]]
+                    first, end = min(base), max(base)
+                    found = statistics.fmean(curves[seed][at] - base[at] for at in base if at > end - 0.1 * (end - first))
+                    self.assertAlmostEqual(found, pair, delta=1e-5, msg=f"{experiment} {seed}")
 
     def test_longest_run(self):
         """The stored losses are those of every fifth step, so the training losses differ slightly."""

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "train/data_check.h"
 #include "train/kept_tokenizer.h"
+#include "train/measured_rates.h"
 #include "train/memory_check.h"
 #include "train/state_copy.h"
 
@@ -104,6 +105,24 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
   best_checkpoints_.resume(start.progress.validation, world_);
 }
 
+// The leader writes the metrics that need the rates. Measuring needs memory, so it precedes the allocation.
+void Trainer::find_gpu() {
+  if (!context_.is_cuda()) return;
+  const std::string name = context_.info().name;
+  if (const GpuModel* const known = gpu_model(name)) {
+    gpu_ = *known;
+    return;
+  }
+  world_.run_collectively([&] {
+    if (!world_.leader()) return;
+    gpu_ = measured_rates(context_);
+    if (!gpu_) return;
+    log_info("rates of {}, measured: {:.0f} TFLOP/s in BF16,{} {:.2f} TB/s of memory", name,
+             gpu_->bf16 / 1e12, gpu_->fp8 > 0 ? fmt::format(" {:.0f} in FP8,", gpu_->fp8 / 1e12) : "",
+             gpu_->memory / 1e12);
+  });
+}
+
 // Page-locking much host memory takes some time, so it is reported.
 void Trainer::allocate() {
   const double before = now_seconds();
@@ -122,6 +141,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                                                  config_.guard.every > 0 ? state_copy_bytes(runner_) : 0);
     if (!shortage.empty()) user_error("{}", shortage);
   });
+  find_gpu();
   allocate();
   if (sample_maker_) sample_maker_->bind(runner_.model().parameters());
   if (evaluator_) evaluator_->bind(runner_.model().parameters());
@@ -156,6 +176,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                        .reader = *reader_,
                        .checkpoint_manager = *checkpoint_manager_,
                        .best_checkpoints = best_checkpoints_,
+                       .gpu = gpu_ ? &*gpu_ : nullptr,
                        .folder = folder_ ? &*folder_ : nullptr,
                        .samples = sample_maker_.get(),
                        .tasks = evaluator_.get()},

@@ -49,6 +49,7 @@ class Trainer {
   // The phases of startup, in order.
   void open_data();
   void lock_folders();
+  void find_gpu();
   void allocate();
   std::unique_ptr<checkpoint::Saver> make_saver();
   void prepare_folders(StartPoint& start, const std::function<void()>& record);
@@ -69,6 +70,7 @@ class Trainer {
   std::optional<RunFolder> folder_;  ///< rank 0
   std::optional<CheckpointManager> checkpoint_manager_;
   BestCheckpoints best_checkpoints_;
+  std::optional<GpuModel> gpu_;  ///< of the context's GPU; empty if its rates are unknown
   std::unique_ptr<SampleMaker> sample_maker_;
   std::unique_ptr<Evaluator> evaluator_;
 };

@@ -31,7 +31,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       precision_(config_.precision, config_.guard.every > 0, context_, runner_, world_),
       scaler_(config_.precision),
       first_step_(progress_.step + 1),
-      gpu_(gpu_model(context_.info().name)),
+      gpu_(parts.gpu),
       token_flops_(flops_per_token(config_)),
       speed_of_light_(speed_of_light(config_, gpu_, world_.size())),
       host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},

@@ -54,6 +54,7 @@ struct LoopParts {
   BatchReader& reader;
   CheckpointManager& checkpoint_manager;
   BestCheckpoints& best_checkpoints;
+  const GpuModel* gpu = nullptr;   ///< rates of the GPU; null if they are unknown
   RunFolder* folder = nullptr;     ///< of rank 0; else null
   SampleMaker* samples = nullptr;  ///< null unless texts are generated
   Evaluator* tasks = nullptr;      ///< null unless tasks are evaluated

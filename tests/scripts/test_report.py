@@ -344,6 +344,18 @@ class Program(InFolder):
             self.assertTrue(source.startswith("data:image/png;base64,"), source[:40])
         self.assertNotIn("url(", page)
 
+    def test_the_speed_of_an_emulated_recipe_is_not_compared(self):
+        folder = self.experiment()
+        for path in folder.glob("fp8_*/run.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"emulated": "nvfp4"}))
+        code, _, errors = self.call(folder, "--report", self.folder / "report", "--no-plot")
+        self.assertEqual((code, errors), (0, ""))
+        text = (self.folder / "report" / "report.md").read_text()
+        self.assertIn("fp8: nvfp4 emulated, so its speed and memory are not those of the recipe.", text)
+        self.assertRegex(text, r"\| fp8 \|[^|]*\|[^|]*\| emulated \|")
+        self.assertNotIn("times as fast to equal loss", text)
+        self.assertNotIn("1.250", text)
+
     def test_a_diverged_run_is_not_compared(self):
         folder = self.experiment(states={"fp8_seed3": "diverged"})
         code, output, _ = self.call(folder, "--no-plot")

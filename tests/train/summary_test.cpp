@@ -51,6 +51,24 @@ TEST(Summary, NotesSlowExperts) {
   EXPECT_EQ(experts_note(model, DeviceCaps{}), "");  // the CPU
 }
 
+TEST(Summary, SaysWhichRecipesAreEmulated) {
+  const auto text_of = [](const char* overrides, bool native) {
+    config::Config config;
+    config.model.num_layers = 2;
+    config.precision.fp8 = config::Fp8Mode::e4m3;
+    config.precision.fp8_recipe = config::Fp8Recipe::mxfp8;
+    config.precision.overrides = overrides;
+    config.precision.mx_gemms = native;
+    return precision_summary(config, Context::cpu());
+  };
+  const std::string note =
+      ": emulated (GEMMs multiply the rounded values in bf16), so speed and memory are "
+      "not those of the recipe\n";
+  EXPECT_NE(text_of("", false).find("  mxfp8" + note), std::string::npos) << text_of("", false);
+  EXPECT_NE(text_of("linear_fc2: nvfp4", false).find("  mxfp8, nvfp4" + note), std::string::npos);
+  EXPECT_EQ(text_of("linear_fc2: nvfp4", true).find("emulated"), std::string::npos);
+}
+
 // Documents and windows together have tensor-core kernels for some heads only.
 TEST(Summary, WarnsOfSlowAttention) {
   const auto text_of = [](int64_t head, std::vector<std::string> settings) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints exact losses and gradient norms of a matrix of small CPU runs: both families, all recipes, recomputation,
-# tensor, pipeline, data and sequence parallelism, resuming, norm placements, steps in both precisions. For changes that
-# must not change results:
+# tensor, pipeline, data, context and sequence parallelism, resuming, norm placements, experts, steps in both precisions;
+# and hashes of generated logits. For changes that must not change results:
 #
 #   scripts/record_bits.sh build/cpu/apps > before.txt
 #   ... change, build ...
@@ -53,14 +53,32 @@ for line in open(sys.argv[2]):
 PYTHON
 }
 
+# record_logits NAME CHECKPOINT: prints hashes of the logits of a checkpoint in high precision and in FP8.
+record_logits() {
+  local fp8
+  for fp8 in off hybrid; do
+    "$apps/te-generate" logits --checkpoint "$2" --fp8 "$fp8" --tokens "$work/tokens.safetensors" --out "$work/logits" \
+      >"$work/log" 2>&1 </dev/null || { cat "$work/log" >&2 && die "$1 failed"; }
+    echo "$1 logits $fp8 $(sha256sum <"$work/logits")"
+  done
+}
+python3 - "$work/tokens.safetensors" <<'PYTHON'
+import json, struct, sys
+header = json.dumps({"tokens": {"dtype": "I32", "shape": [2, 16], "data_offsets": [0, 128]}}).encode()
+with open(sys.argv[1], "wb") as file:
+    file.write(struct.pack("<Q", len(header)) + header + struct.pack("<32i", *(7 * i % 250 for i in range(32))))
+PYTHON
+
 recipes=(precision.fp8=off precision.fp8=hybrid "precision.fp8=hybrid precision.fp8_recipe=tensorwise"
   "precision.fp8=e4m3 precision.fp8_output_layer=true" "precision.fp8=off precision.fp8_calibrate=true" precision.dtype=fp32
   "precision.fp8=hybrid precision.first_layers_bf16=1" "precision.fp8=hybrid precision.fp8_recipe=rowwise"
   "precision.fp8=hybrid precision.fp8_recipe=blockwise"
-  "precision.fp8=hybrid precision.overrides=linear_fc1:tensorwise;linear_proj:rowwise;linear_qkv,wgrad:bf16;linear_fc2,fprop:bf16")
+  "precision.fp8=hybrid precision.overrides=linear_fc1:tensorwise;linear_proj:rowwise;linear_qkv,wgrad:bf16;linear_fc2,fprop:bf16"
+  "precision.fp8=hybrid precision.fp8_recipe=mxfp8" "precision.fp8=hybrid precision.fp8_recipe=nvfp4")
 layouts=("1" "2 parallel.tensor=2" "2 parallel.tensor=2 parallel.sequence=true parallel.tensor_overlap=2"
   "2 parallel.pipeline=2 parallel.schedule=zero_bubble" "2 parallel.pipeline=2 parallel.virtual_stages=2 parallel.schedule=interleaved" "2"
-  "4 parallel.tensor=2 parallel.sequence=true parallel.pipeline=2 parallel.schedule=zero_bubble")
+  "4 parallel.tensor=2 parallel.sequence=true parallel.pipeline=2 parallel.schedule=zero_bubble"
+  "2 parallel.context=2" "2 parallel.shard=gradients")
 # With FP8 weights and recomputed inputs.
 variants=("1 precision.fp8_from_step=2 precision.fp8_until_step=3" "1 precision.fp8_keep_weights=none" "2 parallel.shard=parameters"
   "1 logging.fp8_statistics_every=2")
@@ -84,6 +102,7 @@ for family in gpt llama; do
     done
     record "$family-$r-first" 1 "$family" "${recipe[@]}" checkpoint.save_every=2 "checkpoint.directory=$work/$family-$r-saved"
     record "$family-$r-resumed" 1 "$family" "${recipe[@]}" "checkpoint.resume=$work/$family-$r-saved/step_00000002"
+    record_logits "$family-$r" "$work/$family-$r-saved/step_00000002"
   done
   declare -n family_variants="${family}_variants"
   all_variants=("${variants[@]}" "${family_variants[@]}")
@@ -94,4 +113,8 @@ for family in gpt llama; do
       record "$family-$r-variant$v" "${variant[0]}" "$family" "${recipe[@]}" training.recompute=selective "${variant[@]:1}"
     done
   done
+done
+for r in 0 1 2; do
+  read -ra recipe <<<"${recipes[$r]}"
+  record "experts-$r" 1 llama "${recipe[@]}" model.num_moe_experts=4 model.moe_router_topk=2
 done

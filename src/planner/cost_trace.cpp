@@ -280,6 +280,12 @@ int64_t GroupCounts::all() const {
   return sum;
 }
 
+int64_t GroupCounts::trained() const {
+  int64_t sum = 0;
+  for (const ParameterCounts& counts : *this) sum += counts.trained;
+  return sum;
+}
+
 GroupCounts& GroupCounts::operator+=(const GroupCounts& other) {
   for (size_t group = 0; group < size(); ++group) (*this)[group] += other[group];
   return *this;
@@ -387,8 +393,9 @@ UpdateWork trace_update(const config::Config& given, const Cluster& cluster, int
   optimizer.step(context, 0.0f);
   double parameters = 0;  // that this rank updates
   for (const parameters::Parameter& parameter : stage.parameters().parameters())
-    parameters +=
-        static_cast<double>(parameter.shape.numel()) / groups.gradient_ranks(parameter.group).size();
+    if (parameter.trainable)
+      parameters +=
+          static_cast<double>(parameter.shape.numel()) / groups.gradient_ranks(parameter.group).size();
   return {.per_parameter = others / parameters,
           .per_layer = muon / static_cast<double>(config.model.num_layers),
           .host_bytes = static_cast<double>(plan.total_host_bytes()) / parameters};

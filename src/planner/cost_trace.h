@@ -33,6 +33,7 @@ struct ParameterCounts {
 /// By GradientGroup.
 struct GroupCounts : std::array<ParameterCounts, kGradientGroups.size()> {
   int64_t all() const;
+  int64_t trained() const;
   GroupCounts& operator+=(const GroupCounts& other);
 };
 

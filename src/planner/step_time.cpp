@@ -88,7 +88,7 @@ GroupPlacement group_place(const Cluster& cluster, const parallel::ProcessGrid& 
 double sharded_parameters(const GroupCounts& counts, const parallel::ProcessGrid& grid) {
   double parameters = 0;
   for (const GradientGroup group : kGradientGroups)
-    parameters += static_cast<double>(counts[static_cast<size_t>(group)].all) / ranks_of(grid, group);
+    parameters += static_cast<double>(counts[static_cast<size_t>(group)].trained) / ranks_of(grid, group);
   return parameters;
 }
 
@@ -329,10 +329,11 @@ double StepModel::min_bytes(const config::Config& config) {
   const double sharded = mains + (optimizer.offload == config::Offload::none ? moments : 0.0);
   const double grad = optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0;
   const auto state_of = [&](const GroupCounts& counts) {
-    const double all = static_cast<double>(counts.all()), shard = sharded_parameters(counts, grid);
+    const double all = static_cast<double>(counts.all()), trained = static_cast<double>(counts.trained()),
+                 shard = sharded_parameters(counts, grid);
     const bool shards_values = config.parallel.shard == config::Shard::parameters,
                shards_grads = config.parallel.shard != config::Shard::optimizer;
-    return (shards_values ? 0.0 : all) + grad * (shards_grads ? shard : all) + sharded * shard;
+    return (shards_values ? 0.0 : all) + grad * (shards_grads ? shard : trained) + sharded * shard;
   };
   // Microbatches in flight on the first stage: at most one per stage.
   const double in_flight = std::min(shape.microbatches, shape.stages);

@@ -212,6 +212,17 @@ TEST(Search, PlansTheMemoryOfInterleavedZeroBubble) {
   EXPECT_EQ(plan_of(1, 0).second, 2 + 2);
 }
 
+void expect_bounds(StepModel& model, const config::Config& config) {
+  const auto grid = train::grid_of(config.parallel, 8);
+  SCOPED_TRACE(fmt::format("{} {} {}", grid.str(), to_string(config.training.recompute),
+                           to_string(config.parallel.shard)));
+  const StepTime step = model.predict(config);
+  EXPECT_LE(model.min_seconds(config), step.total() * (1 + 1e-12));
+  EXPECT_GE(step.pipeline, -1e-9 * step.total());
+  EXPECT_LE(model.min_bytes(config), static_cast<double>(planned(config, grid)));
+  EXPECT_GE(model.min_bytes(config), 0.6 * static_cast<double>(planned(config, grid)));
+}
+
 TEST(Search, LowerBoundsHold) {
   StepModel model(testing::h200s(8));
   for (const Settings& layout : std::vector<Settings>{
@@ -225,16 +236,22 @@ TEST(Search, LowerBoundsHold) {
            {"parallel.shard=parameters", "training.recompute=full"},
            {"optimizer.offload=moments"},
            {"optimizer.offload=state", "parallel.shard=parameters"},
-           {"parallel.context=2"}}) {
-    const config::Config config = shipped_config("llama7b_fp8", layout);
-    const auto grid = parallel::ProcessGrid::of(8, static_cast<int>(config.parallel.tensor),
-                                                static_cast<int>(config.parallel.context),
-                                                static_cast<int>(config.parallel.pipeline));
-    const StepTime step = model.predict(config);
-    EXPECT_LE(model.min_seconds(config), step.total() * (1 + 1e-12));
-    EXPECT_GE(step.pipeline, -1e-9 * step.total());
-    EXPECT_LE(model.min_bytes(config), static_cast<double>(planned(config, grid)));
-    EXPECT_GE(model.min_bytes(config), 0.6 * static_cast<double>(planned(config, grid)));
+           {"parallel.context=2"}})
+    expect_bounds(model, shipped_config("llama7b_fp8", layout));
+}
+
+// Only adapters have gradients, master weights and moments.
+TEST(Search, LowerBoundsOfAdaptersHold) {
+  StepModel model(testing::h200s(8));
+  for (const Settings& layout : std::vector<Settings>{{},
+                                                      {"training.recompute=full"},
+                                                      {"parallel.tensor=2", "parallel.sequence=true"},
+                                                      {"parallel.pipeline=4"},
+                                                      {"parallel.shard=gradients"},
+                                                      {"parallel.shard=parameters"}}) {
+    Settings settings{"adapter.type=lora", "checkpoint.init_from=base"};
+    settings.insert(settings.end(), layout.begin(), layout.end());
+    expect_bounds(model, shipped_config("llama7b_fp8", settings));
   }
 }
 

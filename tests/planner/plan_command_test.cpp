@@ -70,6 +70,14 @@ TEST_F(PlanCommand, PlansAdapters) {
     return json.at("layouts")[0].at("seconds").at("data").get<double>();
   };
   EXPECT_LT(seconds_of_data(adapter), 0.2 * seconds_of_data(""));
+  // 8B on a GPU with 24 GB.
+  ASSERT_EQ(run("llama3.1_8b_fp8.yaml " + adapter +
+                "--set model.seq_length=2048 --set training.micro_batch_size=1 "
+                "--set training.recompute=none --plan 1 --gpu rtx4090"),
+            0)
+      << error_;
+  TE_EXPECT_CONTAINS(out_, "do not fit into 22.99 GiB");
+  TE_EXPECT_CONTAINS(out_, "18.22 GiB");
 }
 
 // Nearly 20,000 valid layouts, which takes minutes in unoptimized builds and with sanitizers.

@@ -353,17 +353,19 @@ OpCost cost_of(const ExpertGateBackward& args) {
 }
 
 OpCost cost_of(const ExpertActivation& args) {
+  if (args.y_fp8.wants_data()) return moves({args.x, args.source}, args.y_fp8);
   return moves({args.x, args.source, args.y});
 }
 
 OpCost cost_of(const ExpertActivationBackward& args) {
+  if (args.dx_fp8.wants_data()) return moves({args.x, args.source, args.dy}, args.dx_fp8);
   return moves({args.x, args.source, args.dy, args.dx});
 }
 
-/// Scales that are not given need the values twice.
+/// Current scales need the values twice.
 OpCost cost_of(const QuantizeExperts& args) {
-  OpCost cost = moves({args.x, args.out.rowwise, args.out.columnwise});
-  if (args.out.requantize.state != nullptr) cost.bytes += tensor_bytes(args.x);
+  OpCost cost = moves({args.x}, args.out);
+  if (args.out.requantize.current_scale != nullptr) cost.bytes += tensor_bytes(args.x);
   return cost;
 }
 

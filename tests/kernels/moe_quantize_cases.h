@@ -135,4 +135,63 @@ inline std::vector<ExpertResult> quantize_permuted(const Context& context, const
   return results;
 }
 
+/// Everything that the activation, its gradient and the quantization of both results write.
+struct ActivationResult {
+  ExpertResult y, dx;
+  std::vector<uint8_t> d_probs;
+  bool operator==(const ActivationResult&) const = default;
+};
+
+struct ActivationCase {
+  MoeCase order;
+  int64_t ffn;
+  ExpertScaling scaling;
+  ActivationKind kind = ActivationKind::swiglu;
+  bool counted = false, rowwise = true, columnwise = true;
+  DType dtype = DType::bf16, gradient = DType::e5m2;
+};
+
+/// Results of three steps of different magnitudes.
+inline std::vector<ActivationResult> activations(const Context& context, const ActivationCase& c,
+                                                 bool in_one_pass) {
+  const MoeOrder order(context, c.order);
+  const int64_t rows = order.rows(), width = is_gated(c.kind) ? 2 * c.ffn : c.ffn;
+  const auto like = [&](int64_t cols) { return testing::TestTensor(context, c.dtype, {rows, cols}); };
+  ExpertStorage y_storage(context, DType::e4m3, rows, c.ffn, c.order.experts),
+      dx_storage(context, c.gradient, rows, width, c.order.experts);
+  std::vector<ActivationResult> results;
+  for (const float factor : {1.0f, 40.0f, 0.1f}) {
+    testing::TestTensor x = like(width), y = like(c.ffn), dy = like(c.ffn);
+    testing::TestTensor probs(context, DType::f32, {c.order.tokens, c.order.topk}),
+        d_probs(context, DType::f32, {c.order.tokens, c.order.topk});
+    x.fill_normal(1, factor), dy.fill_normal(2, factor), probs.fill_normal(3), d_probs.fill_value(0.0f);
+    Fp8Output y_out = y_storage.output(c.scaling, c.rowwise, c.columnwise),
+              dx_out = dx_storage.output(c.scaling, c.rowwise, c.columnwise);
+    if (!c.counted) y_out.counters = dx_out.counters = nullptr;
+    ExpertActivation forward{.kind = c.kind, .x = x, .source = order.source, .probs = probs, .y = y};
+    ExpertActivationBackward backward{.kind = c.kind,
+                                      .x = x,
+                                      .source = order.source,
+                                      .probs = probs,
+                                      .dy = dy,
+                                      .dx = x,
+                                      .d_probs = d_probs};
+    forward.clamp = backward.clamp = c.kind == ActivationKind::swiglu_clamped ? 2.0f : 0.0f;
+    if (in_one_pass) {
+      forward.y_fp8 = y_out, backward.dx_fp8 = dx_out;
+      forward.offsets = backward.offsets = order.offsets;
+      forward.experts = backward.experts = c.order.experts;
+    }
+    expert_activation(context, forward);
+    if (!in_one_pass)
+      quantize_experts(context, {.x = y, .offsets = order.offsets, .experts = c.order.experts, .out = y_out});
+    expert_activation_backward(context, backward);
+    if (!in_one_pass)
+      quantize_experts(context,
+                       {.x = x, .offsets = order.offsets, .experts = c.order.experts, .out = dx_out});
+    results.push_back({y_storage.read(), dx_storage.read(), d_probs.raw()});
+  }
+  return results;
+}
+
 }  // namespace te::kernels

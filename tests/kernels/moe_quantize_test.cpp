@@ -142,6 +142,16 @@ TEST(Moe, CountsGroupsOfExperts) {
   EXPECT_EQ(counts[0].total, 0u);
 }
 
+// The activation and its gradient, with the quantization of their results.
+TEST(Moe, QuantizedActivationsEqualSeparateQuantization) {
+  for (const MoeCase& order : kMoeCases)
+    for (const ExpertScaling scaling : kExpertScalings)
+      for (const bool counted : {false, true}) {
+        const ActivationCase c{order, 40, scaling, ActivationKind::swiglu, counted};
+        EXPECT_TRUE(activations(host(), c, true) == activations(host(), c, false)) << order.tokens;
+      }
+}
+
 /// The dequantized values of a tensor of experts, in FP32.
 TestTensor dequantized(const Matrix& matrix, const std::vector<int32_t>& offsets, bool by_columns) {
   std::vector<float> buffer;

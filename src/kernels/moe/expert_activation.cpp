@@ -7,6 +7,7 @@
 #include "kernels/activation/activation_cpu.h"
 #include "kernels/common/checks.h"
 #include "kernels/moe/moe_cuda.h"
+#include "kernels/moe/quantize_experts.h"
 
 namespace te::kernels {
 namespace {
@@ -26,6 +27,14 @@ void check_expert_activation(const char* op, const Args& a, const Tensor& y) {
   check_shape(op, "y", y, {a.x.rows(), a.x.cols() / width});
   TE_CHECK(a.kind != ActivationKind::swiglu_clamped || a.clamp > 0.0f, "{}: clamp {} must be above 0", op,
            a.clamp);
+}
+
+template <class Args>
+void check_quantization(const char* op, const Args& a, const Fp8Output& out, const Tensor& result) {
+  if (!out) return;
+  check_fp8_output(op, out, result.rows(), result.cols());
+  check_dtype(op, "offsets", a.offsets, DType::i32);
+  check_shape(op, "offsets", a.offsets, {a.experts + 1});
 }
 
 template <ActivationKind kind, class T>
@@ -72,24 +81,21 @@ void expert_backward_row(const ExpertActivationBackward& a, int64_t r, int32_t s
   a.d_probs.as<float>()[source] = along;
 }
 
-}  // namespace
+/// Quantizes a result that the op's kernel has stored.
+void quantize_result(const Context& context, const Tensor& x, const Tensor& offsets, int64_t experts,
+                     const Fp8Output& out) {
+  quantize_experts(context, {.x = x, .offsets = offsets, .experts = experts, .out = out});
+}
 
-void expert_activation(const Context& context, const ExpertActivation& a) {
-  check_expert_activation("expert_activation", a, a.y);
-  TE_DISPATCH_CUDA(context, expert_activation, a);
+void activation_values(const Context& context, const ExpertActivation& a) {
+  TE_ASK_CUDA(context, expert_activation, a);
   visit_high_precision(a.x.dtype, [&](auto zero) {
     visit_activation(a.kind, [&]<ActivationKind kind>() { expert_forward_cpu<kind, decltype(zero)>(a); });
   });
 }
 
-void expert_activation_backward(const Context& context, const ExpertActivationBackward& a) {
-  const char* op = "expert_activation_backward";
-  check_expert_activation(op, a, a.dy);
-  check_dtype(op, "dx", a.dx, a.x.dtype);
-  check_shape(op, "dx", a.dx, a.x.shape);
-  check_dtype(op, "d_probs", a.d_probs, DType::f32);
-  check_shape(op, "d_probs", a.d_probs, a.probs.shape);
-  TE_DISPATCH_CUDA(context, expert_activation_backward, a);
+void gradient_values(const Context& context, const ExpertActivationBackward& a) {
+  TE_ASK_CUDA(context, expert_activation_backward, a);
   visit_high_precision(a.x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for
@@ -102,6 +108,48 @@ void expert_activation_backward(const Context& context, const ExpertActivationBa
       }
     }
   });
+}
+
+/// Whether one kernel has computed and quantized the result.
+bool quantized_activation([[maybe_unused]] const Context& context,
+                          [[maybe_unused]] const ExpertActivation& a) {
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) return cuda::expert_activation_fp8(context, a);
+#endif
+  return false;
+}
+bool quantized_gradient([[maybe_unused]] const Context& context,
+                        [[maybe_unused]] const ExpertActivationBackward& a) {
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) return cuda::expert_activation_backward_fp8(context, a);
+#endif
+  return false;
+}
+
+}  // namespace
+
+void expert_activation(const Context& context, const ExpertActivation& a) {
+  const char* op = "expert_activation";
+  check_expert_activation(op, a, a.y);
+  check_quantization(op, a, a.y_fp8, a.y);
+  TE_BEGIN_OP(context, op, a);
+  if (a.y_fp8.wants_data() && quantized_activation(context, a)) return;
+  activation_values(context, a);
+  if (a.y_fp8) quantize_result(context, a.y, a.offsets, a.experts, a.y_fp8);
+}
+
+void expert_activation_backward(const Context& context, const ExpertActivationBackward& a) {
+  const char* op = "expert_activation_backward";
+  check_expert_activation(op, a, a.dy);
+  check_dtype(op, "dx", a.dx, a.x.dtype);
+  check_shape(op, "dx", a.dx, a.x.shape);
+  check_dtype(op, "d_probs", a.d_probs, DType::f32);
+  check_shape(op, "d_probs", a.d_probs, a.probs.shape);
+  check_quantization(op, a, a.dx_fp8, a.dx);
+  TE_BEGIN_OP(context, op, a);
+  if (a.dx_fp8.wants_data() && quantized_gradient(context, a)) return;
+  gradient_values(context, a);
+  if (a.dx_fp8) quantize_result(context, a.dx, a.offsets, a.experts, a.dx_fp8);
 }
 
 }  // namespace te::kernels

@@ -4,6 +4,7 @@
 #include "kernels/activation/activation_device.cuh"
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/vec8.cuh"
+#include "kernels/moe/expert_activation_gradient.cuh"
 #include "kernels/moe/moe_cuda.h"
 
 namespace te::kernels::cuda {
@@ -61,21 +62,6 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(ForwardArgs<T> a) {
       for (int j = 0; j < 8; j += 2) y.set_pair(j, value(j), value(j + 1));
     }
     store_vec8<kAligned>(y, a.y + r * a.ffn + c, a.ffn - c);
-  }
-}
-
-/// Gradients of one value; returns its part of the gradient of the row's probability.
-template <ActivationKind kind, class T>
-__device__ __forceinline__ float gradient(float in, float up, float dy, float prob, float clamp, float& d_in,
-                                          float& d_up) {
-  const float within = gate_within<kind>(in, clamp), s = activation_factor<kind, T>(within);
-  if constexpr (is_gated(kind)) {
-    const GatedGradient grad = gated_gradient<kind>(in, up, s, dy * prob, clamp);
-    d_in = grad.gate, d_up = grad.up;
-    return dy * activation_value<kind>(within, up_within<kind>(up, clamp), s);
-  } else {
-    d_in = plain_gradient<kind>(in, s, dy * prob);
-    return dy * activation_value<kind>(within, 0.0f, s);
   }
 }
 

@@ -2,12 +2,14 @@
 //   y[r] = prob(r) * activation(x[r])
 // Probabilities are applied before the second GEMM, which is linear, so the combination is a plain sum and the backward
 // pass needs no output of the experts (Megatron-LM and SonicMoE, arXiv 2512.14080, do the same). Computed in FP32 and
-// rounded once. Padding rows are zero.
+// rounded once. Padding rows are zero. The result can be quantized in the same pass (quantize_experts.h), with the same
+// bytes, scales and state; its values are then undefined.
 #pragma once
 
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/activation/activation.h"
+#include "kernels/quantize/fp8_output.h"
 
 namespace te::kernels {
 
@@ -18,6 +20,9 @@ struct ExpertActivation {
   Tensor probs;   ///< fp32 [T, topk]
   Tensor y;       ///< out [rows, ffn], dtype of x
   float clamp = 0;
+  Fp8Output y_fp8;      ///< optional, QuantizeExperts::out
+  Tensor offsets;       ///< with y_fp8: i32 [experts + 1]
+  int64_t experts = 1;  ///< with y_fp8
 };
 void expert_activation(const Context& context, const ExpertActivation& args);
 
@@ -28,6 +33,9 @@ struct ExpertActivationBackward {
   Tensor dx;                ///< out, shape of x; may be x
   Tensor d_probs;           ///< out fp32 [T, topk]: sum of dy * activation(x); sums in a fixed order
   float clamp = 0;
+  Fp8Output dx_fp8;  ///< optional, with offsets and experts as above
+  Tensor offsets;
+  int64_t experts = 1;
 };
 void expert_activation_backward(const Context& context, const ExpertActivationBackward& args);
 

@@ -28,6 +28,9 @@ void unpermute(const Context& context, const Unpermute& args);
 void expert_gate_backward(const Context& context, const ExpertGateBackward& args);
 void expert_activation(const Context& context, const ExpertActivation& args);
 void expert_activation_backward(const Context& context, const ExpertActivationBackward& args);
+/// With quantization in the same pass. False, and nothing done, if dtypes, shapes, activation or scaling do not suit.
+bool expert_activation_fp8(const Context& context, const ExpertActivation& args);
+bool expert_activation_backward_fp8(const Context& context, const ExpertActivationBackward& args);
 void quantize_experts(const Context& context, const QuantizeExperts& args);
 void count_quantized_experts(const Context& context, const CountQuantizedExperts& args);
 void grouped_gemm(const Context& context, const GroupedGemm& args);

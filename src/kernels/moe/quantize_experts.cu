@@ -1,44 +1,19 @@
-// Quantization of experts' operands on the GPU in tiles of 128 x 64 values (fp8_tile.cuh). Each warp has 16 rows of a
-// tile, which belong to one expert because the rows of each expert start at a multiple of 16. The results are those of
-// two launches per tensor (fp8_output.h):
-//
-//   1. find each expert's amax and, if there is a scale (of a history or predicted), quantize with it
-//   2. compute each expert's scale; one thread each
-//   3. quantize the rows of the experts whose scale is another one
-//
-// With counters, 1 does not quantize. Amaxes are maxima and counters integers, so the order of the atomics does not
-// matter. The launches do not overlap, so unlike quantize.cu they use one amax of each state and may be captured in a
-// CUDA graph; the second predicted scale holds that of step 1.
+// Quantization of experts' operands on the GPU: a pipeline for BF16 without counters (expert_quantize.cuh), otherwise
+// tiles of 128 x 64 values (fp8_tile.cuh), one per block. With counters, the first launch does not quantize. Amaxes are
+// maxima and counters integers, so the order of the atomics does not matter. The launches do not overlap, so unlike
+// quantize.cu they use one amax of each state and may be captured in a CUDA graph. After the second launch, the second
+// predicted scale is that of the first launch.
 #include <algorithm>
+#include <type_traits>
 
-#include "kernels/moe/moe_cuda.h"
-#include "kernels/quantize/fp8_tile.cuh"
+#include "kernels/moe/expert_quantize.cuh"
 
 namespace te::kernels::cuda {
 namespace {
 
 constexpr int kWarpRows = 4;  ///< of the amax kernel, per warp
 constexpr int kBlockRows = kTileWarps * kWarpRows;
-constexpr int kUnitRows = kTileRows / kTileWarps;  ///< rows of a tile per warp, all of one expert
-constexpr int kBlocksPerSm = 4;                    ///< of step 3, which usually has nothing to do
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-struct RowsOfExperts {
-  const int32_t* offsets;  ///< null: rows_each
-  int experts;
-  int64_t rows_each;
-
-  /// Expert of a row, or -1 after the last one. All lanes of a warp must call it, with the same row.
-  __device__ int expert_of(int64_t row) const {
-    if (offsets == nullptr) return row < rows_each * experts ? static_cast<int>(row / rows_each) : -1;
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    int ended = 0;  // experts that end before the row
-#pragma unroll 4
-    for (int first = 1; first <= experts; first += kWarpSize)
-      ended += __popc(__ballot_sync(kAllLanes, first + lane <= experts && offsets[first + lane] <= row));
-    return ended < experts ? ended : -1;
-  }
-};
+constexpr int kBlocksPerSm = 4;  ///< of the last launch, which usually has nothing to do
 
 template <class Args>
 RowsOfExperts rows_of_experts(const Args& a) {
@@ -67,6 +42,48 @@ InputRows<T> input_rows(const QuantizeExperts& a) {
 int64_t rows_of(const QuantizeExperts& a) {
   return a.source ? a.source.numel() : a.x.rows();
 }
+
+/// The same for the pipeline.
+struct CopiedRows {
+  static constexpr int kVectors = 1, kStages = 3, kBlocks = 3;
+  const __nv_bfloat16* x;
+  const int32_t* source;
+  unsigned topk;
+  int cols;
+
+  /// What row_of() makes the rows of x, or -1: four rows of the output from `row` on.
+  __device__ int4 rows_at(int64_t row) const {
+    if (source != nullptr) return *reinterpret_cast<const int4*>(source + row);
+    const int first = static_cast<int>(row);
+    return make_int4(first, first + 1, first + 2, first + 3);
+  }
+  __device__ void resolve(int4& rows, int64_t) const {
+    if (source == nullptr) return;
+    for (int* const row : {&rows.x, &rows.y, &rows.z, &rows.w})
+      if (*row >= 0) *row = static_cast<int>(static_cast<unsigned>(*row) / topk);
+  }
+  __device__ __forceinline__ void copy(uint4* to, const int4& rows, int tile_col) const {
+    const int col = tile_col + static_cast<int>(threadIdx.x) % 8 * 8;
+    const auto one = [&](int i, int row) {
+      const bool valid = row >= 0 && col < cols;
+      copy_async(to + i * kTileThreads + threadIdx.x, valid ? x + int64_t{row} * cols + col : x, valid);
+    };
+    one(0, rows.x), one(1, rows.y), one(2, rows.z), one(3, rows.w);
+  }
+  struct Rows {
+    __device__ Rows(const CopiedRows&, int64_t, bool) {}
+    __device__ void finish(const CopiedRows&) const {}
+  };
+  template <class Writer>
+  __device__ __forceinline__ void write(const uint4* stage, Rows&, int64_t tile_row, int tile_col,
+                                        Writer& writer) const {
+    uint2 bytes[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i)
+      bytes[i] = writer.quantize(staged_vec8(stage + i * kTileThreads + threadIdx.x));
+    writer.write(bytes, tile_row, tile_col, cols);
+  }
+};
 
 /// The plain read avoids most atomics.
 __device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {
@@ -131,21 +148,6 @@ __global__ void scales_kernel(ExpertScales a, RowsOfExperts of_experts) {
   }
   if (a.scale_inv != nullptr) a.scale_inv[e] = 1.0f / scale;
 }
-
-/// An FP32 value per expert, `stride` elements apart; null: none.
-struct ExpertValues {
-  float* data = nullptr;
-  int64_t stride = 0;
-  __device__ float& operator[](int e) const { return data[e * stride]; }
-};
-
-struct ExpertOutput {
-  uint8_t *rowwise, *columnwise;  ///< [rows, cols], [cols, rows]; null: not written
-  ExpertValues scale;
-  ExpertValues done;      ///< experts with this scale are left out
-  ExpertValues amax;      ///< updated
-  Fp8Counters* counters;  ///< null: none
-};
 
 /// Instantiations of the kernel: counting, and a loop over tiles, would cost the others registers.
 enum class QuantizePass : uint8_t {
@@ -276,25 +278,9 @@ __global__ void __launch_bounds__(kTileThreads)
   if (amax != nullptr) block_update_amax(bits, amax + e, shared);
 }
 
-constexpr int64_t kStateStride = sizeof(Fp8TensorState) / sizeof(float);
-static_assert(sizeof(Fp8TensorState) % sizeof(float) == 0);
-
-/// Where the amaxes of the experts are collected.
-ExpertValues amax_of(const QuantizeExperts& a) {
-  if (a.out.requantize.state == nullptr) return {a.out.amax, 1};
-  return {a.out.requantize.state->amax, kStateStride};
-}
-
-/// The scales of step 1; none if it only finds the amax.
-ExpertValues first_scale_of(const QuantizeExperts& a) {
-  const Fp8Requantize& own = a.out.requantize;
-  if (own.current_scale == nullptr) return {const_cast<float*>(a.out.scale), 1};
-  return {own.predicted_scales, own.predicted_scales != nullptr ? 2 : 0};
-}
-
 template <class T>
 void launch_amax(const Context& context, const QuantizeExperts& a) {
-  const ExpertValues amax = amax_of(a);
+  const ExpertValues amax = amax_of(a.out);
   if (amax.data == nullptr) return;
   const bool aligned = a.x.cols() % 8 == 0 && is_aligned(a.x.data, 16);
   auto* const kernel = aligned ? amax_kernel<T, true> : amax_kernel<T, false>;
@@ -310,25 +296,21 @@ void check_equal_parts(const QuantizeExperts& a) {
            kUnitRows);
 }
 
-void launch_scales(const Context& context, const QuantizeExperts& a, DType format) {
-  const Fp8Requantize& own = a.out.requantize;
-  const ExpertScales scales{own.state,        a.out.scale,     own.current_scale, own.predicted_scales,
-                            own.current_amax, own.used_scale,  a.out.scale_inv,   a.out.amax,
-                            a.out.counters,   fp8_max(format), own.margin_factor};
-  scales_kernel<<<ceil_div(a.experts, kTileThreads), kTileThreads, 0, cuda_stream(context)>>>(
-      scales, rows_of_experts(a));
-  TE_CUDA_CHECK_LAUNCH();
-  for (int64_t e = 0; own.num_quantizations != nullptr && e < a.experts; ++e) ++own.num_quantizations[e];
+bool is_vectorized(const QuantizeExperts& a) {
+  return a.x.cols() % 8 == 0 && rows_of(a) % 16 == 0 && is_aligned(a.x.data, 16) &&
+         is_aligned(a.source.data, 16) && is_aligned(a.out.rowwise.data, 8) &&
+         is_aligned(a.out.columnwise.data, 16);
 }
 
+template <class T>
+constexpr bool kHasPipeline = std::is_same_v<T, __nv_bfloat16>;
+
 template <class T, DType type, QuantizePass kPass>
-void launch_quantize(const Context& context, const QuantizeExperts& a, ExpertOutput out) {
+void launch_tiles(const Context& context, const QuantizeExperts& a, const ExpertOutput& out) {
   const int64_t rows = rows_of(a), cols = a.x.cols();
-  out.rowwise = a.out.rowwise.as<uint8_t>(), out.columnwise = a.out.columnwise.as<uint8_t>();
-  const bool aligned = cols % 8 == 0 && rows % 16 == 0 && is_aligned(a.x.data, 16) &&
-                       is_aligned(out.rowwise, 8) && is_aligned(out.columnwise, 16);
-  auto* const kernel =
-      aligned ? quantize_kernel<T, type, true, kPass> : quantize_kernel<T, type, false, kPass>;
+  auto* kernel = quantize_kernel<T, type, false, kPass>;
+  if constexpr (!kHasPipeline<T> || kPass == QuantizePass::counted)
+    if (is_vectorized(a)) kernel = quantize_kernel<T, type, true, kPass>;
   const unsigned tiles = tile_count(rows, cols), resident = kBlocksPerSm * sm_count(context);
   const unsigned blocks = kPass == QuantizePass::requantize ? std::min(tiles, resident) : tiles;
   kernel<<<blocks, kTileThreads, 0, cuda_stream(context)>>>(input_rows<T>(a), rows_of_experts(a), rows, tiles,
@@ -336,36 +318,37 @@ void launch_quantize(const Context& context, const QuantizeExperts& a, ExpertOut
   TE_CUDA_CHECK_LAUNCH();
 }
 
+/// One launch that quantizes.
 template <class T, DType type>
-void quantize_all(const Context& context, const QuantizeExperts& a, const ExpertOutput& out) {
-  if (out.counters != nullptr)
-    launch_quantize<T, type, QuantizePass::counted>(context, a, out);
+void launch_quantize(const Context& context, const QuantizeExperts& a, const ExpertOutput& out) {
+  if (out.counters != nullptr) return launch_tiles<T, type, QuantizePass::counted>(context, a, out);
+  if constexpr (kHasPipeline<T>) {
+    if (is_vectorized(a)) {
+      const int64_t rows = rows_of(a), cols = a.x.cols();
+      const CopiedRows input{a.x.as<T>(), a.source.as<int32_t>(), static_cast<unsigned>(a.topk),
+                             static_cast<int>(cols)};
+      const StepGrid grid(rows, cols, item_cols<CopiedRows>(context, rows, cols));
+      return launch_steps<CopiedRows, type>(context, input, rows_of_experts(a), grid, cols, out);
+    }
+  }
+  if (out.done.data == nullptr)
+    launch_tiles<T, type, QuantizePass::all>(context, a, out);
   else
-    launch_quantize<T, type, QuantizePass::all>(context, a, out);
+    launch_tiles<T, type, QuantizePass::requantize>(context, a, out);
 }
 
 template <class T, DType type>
 void quantize_to(const Context& context, const QuantizeExperts& a) {
-  Fp8TensorState* const states = a.out.requantize.state;
-  ExpertValues first = first_scale_of(a);
-  const bool at_once = first.data != nullptr && (states == nullptr || a.out.counters == nullptr);
-  if (at_once)
-    quantize_all<T, type>(context, a,
-                          {.scale = first,
-                           .done = {},
-                           .amax = amax_of(a),
-                           .counters = states == nullptr ? a.out.counters : nullptr});
-  else
-    launch_amax<T>(context, a);
-  launch_scales(context, a, type);
-  if (states == nullptr) return;
-  const ExpertValues scale{&states->scale, kStateStride};
-  if (!at_once)
-    return quantize_all<T, type>(context, a,
-                                 {.scale = scale, .done = {}, .amax = {}, .counters = a.out.counters});
-  if (a.out.requantize.current_scale != nullptr) ++first.data;  // scales_kernel() has replaced the first
-  launch_quantize<T, type, QuantizePass::requantize>(
-      context, a, {.scale = scale, .done = first, .amax = {}, .counters = nullptr});
+  const Fp8Output& out = a.out;
+  const auto launch = [&](const ExpertOutput& output) { launch_quantize<T, type>(context, a, output); };
+  const RowsOfExperts of_experts = rows_of_experts(a);
+  const bool corrected = out.requantize.state != nullptr;
+  if (first_scale_of(out).data != nullptr && !(corrected && out.counters != nullptr))
+    return quantize_at_once(context, of_experts, out, launch);
+  launch_amax<T>(context, a);
+  launch_scales(context, of_experts, out);
+  launch(
+      {out.rowwise.as<uint8_t>(), out.columnwise.as<uint8_t>(), second_scale_of(out), {}, {}, out.counters});
 }
 
 template <class T>
@@ -385,7 +368,37 @@ void count_of(const Context& context, const CountQuantizedExperts& a) {
   TE_CUDA_CHECK_LAUNCH();
 }
 
+constexpr int64_t kStateStride = sizeof(Fp8TensorState) / sizeof(float);
+static_assert(sizeof(Fp8TensorState) % sizeof(float) == 0);
+
 }  // namespace
+
+ExpertValues amax_of(const Fp8Output& out) {
+  if (out.requantize.state == nullptr) return {out.amax, 1};
+  return {out.requantize.state->amax, kStateStride};
+}
+
+ExpertValues first_scale_of(const Fp8Output& out) {
+  const Fp8Requantize& own = out.requantize;
+  if (own.current_scale == nullptr) return {const_cast<float*>(out.scale), 1};
+  return {own.predicted_scales, own.predicted_scales != nullptr ? 2 : 0};
+}
+
+ExpertValues second_scale_of(const Fp8Output& out) {
+  return {&out.requantize.state->scale, kStateStride};
+}
+
+void launch_scales(const Context& context, const RowsOfExperts& of_experts, const Fp8Output& out) {
+  const Fp8Requantize& own = out.requantize;
+  const DType format = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
+  const ExpertScales scales{own.state,        out.scale,       own.current_scale, own.predicted_scales,
+                            own.current_amax, own.used_scale,  out.scale_inv,     out.amax,
+                            out.counters,     fp8_max(format), own.margin_factor};
+  scales_kernel<<<ceil_div(of_experts.experts, kTileThreads), kTileThreads, 0, cuda_stream(context)>>>(
+      scales, of_experts);
+  TE_CUDA_CHECK_LAUNCH();
+  for (int e = 0; own.num_quantizations != nullptr && e < of_experts.experts; ++e) ++own.num_quantizations[e];
+}
 
 void quantize_experts(const Context& context, const QuantizeExperts& args) {
   if (args.x.dtype == DType::f32) return quantize_of<float>(context, args);

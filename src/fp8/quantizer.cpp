@@ -109,6 +109,13 @@ OperandRequest Quantizer::request(const Operand& operand, QuantizeMode mode, con
   return request;
 }
 
+kernels::Fp8Output Quantizer::experts_request(const Operand& operand, QuantizeMode mode) const {
+  if (!reads_tokens() || recipe_->calibrating_ || observed() || in_high_precision()) return {};
+  kernels::Fp8Output out = output_of(operand, mode_of(operand, mode));
+  if (!mode.rowwise) out.rowwise = {};
+  return out.wants_data() ? out : kernels::Fp8Output{};
+}
+
 ReadyOperand Quantizer::complete(const Context& context, Operand operand, const ProducedOperand& produced,
                                  QuantizeMode mode, const ColumnSums& sums) const {
   const ColumnSums missing = produced.sums.into ? ColumnSums{} : sums;

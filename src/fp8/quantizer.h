@@ -71,6 +71,9 @@ class Quantizer {
   void plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const;
   /// What the producer of the operand is asked to write in a pass. `sums`: bias gradient that the producer may add.
   OperandRequest request(const Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
+  /// For a producer of an operand of experts, which writes either this or high precision: what complete() would
+  /// quantize in this mode. Empty: nothing.
+  kernels::Fp8Output experts_request(const Operand& operand, QuantizeMode mode) const;
   /// Computes what the producer has not written: quantizes, adds the column sums, records the amax when calibrating.
   ReadyOperand complete(const Context& context, Operand operand, const ProducedOperand& produced,
                         QuantizeMode mode, const ColumnSums& sums = {}) const;

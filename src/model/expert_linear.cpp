@@ -33,8 +33,8 @@ Linear::Spec expert_spec(LinearId id, const LayerConfig& config, const ExpertPar
   return spec;
 }
 
-ProducedOperand of_rows(const Tensor& values) {
-  return {.high_precision = values};
+ProducedOperand of_rows(const ExpertRows& rows) {
+  return {.high_precision = rows.fp8.wants_data() ? Tensor{} : rows.values, .fp8 = rows.fp8, .sums = {}};
 }
 
 Operand of_experts(Operand operand, const ExpertRows& rows) {
@@ -77,8 +77,7 @@ ExpertRows ExpertLinear::rows_of(const Context& context, const fp8::Quantizer& q
 
 ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input, const ExpertRows& x,
                                    const Tensor& y, const Pass& pass) {
-  ReadyOperand ready =
-      input_quantizer_.complete(context, of_experts(input, x), of_rows(x.values), input_mode(pass));
+  ReadyOperand ready = input_quantizer_.complete(context, of_experts(input, x), of_rows(x), input_mode(pass));
   prepare_fprop_weight(context);
   if (grouped()) {
     const ProfileLabel label(spec_.name, "fprop");
@@ -94,13 +93,13 @@ ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input,
 
 ReadyOperand ExpertLinear::complete_input(const Context& context, const Operand& input, const ExpertRows& x,
                                           const Pass& pass) const {
-  return input_quantizer_.complete(context, of_experts(input, x), of_rows(x.values), wgrad_input_mode(pass));
+  return input_quantizer_.complete(context, of_experts(input, x), of_rows(x), wgrad_input_mode(pass));
 }
 
 void ExpertLinear::backward(const Context& context, const Operand& grad, const ExpertRows& dy,
                             const ReadyOperand& input, const Tensor& dx, const Pass& pass) {
   const ReadyOperand ready =
-      grad_quantizer_.complete(context, of_experts(grad, dy), of_rows(dy.values), pass.quantize_mode());
+      grad_quantizer_.complete(context, of_experts(grad, dy), of_rows(dy), pass.quantize_mode());
   prepare_dgrad_weight(context);
   if (grouped()) {
     const ProfileLabel label(spec_.name, "dgrad");

@@ -15,6 +15,7 @@ struct ExpertRows {
   Tensor source;   ///< i32 [rows] (kernels/moe/permute.h)
   int64_t topk = 1;
   Tensor numbers, selections;  ///< AdapterRows::numbers and source
+  kernels::Fp8Output fp8{};    ///< what the producer has written (input_request()) instead of values
   AdapterRows of_adapter() const { return {offsets, numbers, selections}; }
   int64_t count() const { return source ? source.numel() : values.rows(); }
 };
@@ -56,6 +57,17 @@ class ExpertLinear : public Linear {
   /// The same for dy.
   ExpertRows grad_rows(const Context& context, const ExpertRows& tokens, const Tensor& memory) const {
     return rows_of(context, grad_quantizer_, tokens, memory);
+  }
+
+  /// For the producer of the input in forward() or in complete_input(), and of dy. Empty: it writes high precision.
+  kernels::Fp8Output input_request(const Operand& input, const Pass& pass) const {
+    return input_quantizer_.experts_request(input, input_mode(pass));
+  }
+  kernels::Fp8Output recomputed_input_request(const Operand& input, const Pass& pass) const {
+    return input_quantizer_.experts_request(input, wgrad_input_mode(pass));
+  }
+  kernels::Fp8Output grad_request(const Operand& grad, const Pass& pass) const {
+    return grad_quantizer_.experts_request(grad, pass.quantize_mode());
   }
 
   /// y [rows, out] from x [rows, in]. Returns the input for backward().

@@ -204,13 +204,18 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                     .step_sums = statistics_.sums});
 }
 
-void MoeFeedForward::expert_activation(const Context& context, const Activations& a, const Rows& rows) const {
+ExpertRows MoeFeedForward::expert_activation(const Context& context, const Activations& a, const Rows& rows,
+                                             const kernels::Fp8Output& fp8) const {
   kernels::expert_activation(context, {.kind = kind_,
                                        .x = a.fc1_out,
                                        .source = rows.source,
                                        .probs = rows.probs,
                                        .y = a.fc2_input.high_precision,
-                                       .clamp = clamp_});
+                                       .clamp = clamp_,
+                                       .y_fp8 = fp8,
+                                       .offsets = rows.offsets,
+                                       .experts = rows.offsets.numel() - 1});
+  return ordered(rows, a.fc2_input.high_precision, fp8);
 }
 
 void MoeFeedForward::shared_activation(const Context& context, const Activations& a) const {
@@ -265,15 +270,15 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   if (dispatch_) dispatch_->start(context, a.routing, false);
   // 3. Activation, times the router's probabilities.
   pass.begin_step(context, Step::activation);
-  if (!dispatch_) expert_activation(context, a, rows);
+  ExpertRows activated;
+  if (!dispatch_) activated = expert_activation(context, a, rows, fc2_->input_request(a.fc2_input, pass));
   shared_activation(context, a);
   // 4. Down projection. 5. Sum of the rows of each token.
   pass.begin_step(context, Step::fc2);
   if (dispatch_)
     forward_rounds(context, a, pass);
   else
-    a.fc2_ready =
-        fc2_->forward(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), a.fc2_out, pass);
+    a.fc2_ready = fc2_->forward(context, a.fc2_input, activated, a.fc2_out, pass);
   const Tensor shared = gate_ != nullptr ? a.shared_out : y;
   if (has_shared())
     a.shared_fc2_ready = shared_fc2_->forward(context, a.shared_fc2_input,
@@ -293,9 +298,8 @@ void MoeFeedForward::forward_rounds(const Context& context, Activations& a, cons
     const Rows rows = dispatch_->receive(context, a.routing, round, false);
     fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows, rows.received)), a.fc1_out,
                   own);
-    expert_activation(context, a, rows);
-    a.fc2_ready =
-        fc2_->forward(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), a.fc2_out, own);
+    const ExpertRows activated = expert_activation(context, a, rows, fc2_->input_request(a.fc2_input, own));
+    a.fc2_ready = fc2_->forward(context, a.fc2_input, activated, a.fc2_out, own);
     dispatch_->send_back(context, a.routing, round, a.fc2_out, false);
   }
   if (pass.kind == PassKind::train && statistics_.rounds != nullptr) *statistics_.rounds += a.routing.rounds;
@@ -316,8 +320,9 @@ void MoeFeedForward::shared_backward(const Context& context, const Tensor& dy, A
 }
 
 // In place of the outputs of the up projections.
-void MoeFeedForward::expert_activation_backward(const Context& context, const Activations& a,
-                                                const Rows& rows, const Tensor& d_probs) const {
+ExpertRows MoeFeedForward::expert_activation_backward(const Context& context, const Activations& a,
+                                                      const Rows& rows, const Tensor& d_probs,
+                                                      const kernels::Fp8Output& fp8) const {
   kernels::expert_activation_backward(context, {.kind = kind_,
                                                 .x = a.fc1_out,
                                                 .source = rows.source,
@@ -325,7 +330,11 @@ void MoeFeedForward::expert_activation_backward(const Context& context, const Ac
                                                 .dy = d_act_,
                                                 .dx = a.fc1_out,
                                                 .d_probs = d_probs,
-                                                .clamp = clamp_});
+                                                .clamp = clamp_,
+                                                .dx_fp8 = fp8,
+                                                .offsets = rows.offsets,
+                                                .experts = rows.offsets.numel() - 1});
+  return ordered(rows, a.fc1_out, fp8);
 }
 
 void MoeFeedForward::shared_activation_backward(const Context& context, const Activations& a) const {
@@ -372,9 +381,9 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
     dispatch_->pack_gradients(context, dy, a.source);
   } else {
     if (recompute_input) {
-      expert_activation(context, a, rows);
-      a.fc2_ready =
-          fc2_->complete_input(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), recomputed);
+      const ExpertRows activated =
+          expert_activation(context, a, rows, fc2_->recomputed_input_request(a.fc2_input, recomputed));
+      a.fc2_ready = fc2_->complete_input(context, a.fc2_input, activated, recomputed);
     }
     const ExpertRows d_rows = fc2_->grad_rows(context, tokens_of(a, dy), g.fc2.high_precision);
     fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
@@ -382,7 +391,9 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   if (has_shared()) shared_backward(context, dy, a, g, pass);
   // 3'. Activation and the gradient of the probabilities.
   pass.begin_step(context, Step::activation_backward);
-  if (!dispatch_) expert_activation_backward(context, a, rows, d_probs_);
+  ExpertRows d_fc1;
+  if (!dispatch_)
+    d_fc1 = expert_activation_backward(context, a, rows, d_probs_, fc1_->grad_request(g.fc1, pass));
   shared_activation_backward(context, a);
   // 2'. Up projection.
   pass.begin_step(context, Step::fc1_backward);
@@ -398,7 +409,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   } else {
     const ReadyOperand input =
         fc1_->complete_input(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), recomputed);
-    fc1_->backward(context, g.fc1, ordered(rows, a.fc1_out), input, d_input_rows_, pass);
+    fc1_->backward(context, g.fc1, d_fc1, input, d_input_rows_, pass);
   }
   if (has_shared())
     shared_fc1_->backward(context, g.shared_fc1, shared_rows(a.shared_fc1_out), a.shared_fc1_ready, dx, pass);
@@ -423,14 +434,15 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
     const ReadyOperand input = again ? fc1_->forward(context, a.fc1_input, x, a.fc1_out, recomputed)
                                      : fc1_->complete_input(context, a.fc1_input, x, recomputed);
     if (again || recompute_activation) {
-      expert_activation(context, a, rows);
-      a.fc2_ready =
-          fc2_->complete_input(context, a.fc2_input, ordered(rows, a.fc2_input.high_precision), recomputed);
+      const ExpertRows activated =
+          expert_activation(context, a, rows, fc2_->recomputed_input_request(a.fc2_input, recomputed));
+      a.fc2_ready = fc2_->complete_input(context, a.fc2_input, activated, recomputed);
     }
     const ExpertRows d_rows = fc2_->grad_rows(context, received(rows, rows.gradients), g.fc2.high_precision);
     fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
-    expert_activation_backward(context, a, rows, dispatch_->d_probs());
-    fc1_->backward(context, g.fc1, ordered(rows, a.fc1_out), input, d_input_rows_, pass);
+    const ExpertRows d_fc1 =
+        expert_activation_backward(context, a, rows, dispatch_->d_probs(), fc1_->grad_request(g.fc1, pass));
+    fc1_->backward(context, g.fc1, d_fc1, input, d_input_rows_, pass);
     dispatch_->send_back(context, a.routing, round, d_input_rows_, true);
   }
   dispatch_->returned_d_probs(context, a.row_of, d_probs_);

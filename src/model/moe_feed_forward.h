@@ -148,7 +148,9 @@ class MoeFeedForward final : public FeedForward {
   void number_rows(const Context& context, const Activations& a, const Pass& pass) const;
   void limit(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
-  void expert_activation(const Context& context, const Activations& a, const Rows& rows) const;
+  /// Returns the input of fc2; `fp8`: its request.
+  ExpertRows expert_activation(const Context& context, const Activations& a, const Rows& rows,
+                               const kernels::Fp8Output& fp8) const;
   void shared_activation(const Context& context, const Activations& a) const;
   ExpertRows input_rows(const Context& context, const Activations& a, const ExpertRows& tokens) const;
   /// Tokens, of which the experts' rows are copies.
@@ -159,15 +161,16 @@ class MoeFeedForward final : public FeedForward {
     return {values, rows.offsets, rows.source, 1, rows.numbers, rows.source};
   }
   /// Rows in the order of the experts.
-  static ExpertRows ordered(const Rows& rows, const Tensor& values) {
-    return {values, rows.offsets, {}, 1, rows.numbers, rows.source};
+  static ExpertRows ordered(const Rows& rows, const Tensor& values, const kernels::Fp8Output& fp8) {
+    return {values, rows.offsets, {}, 1, rows.numbers, rows.source, fp8};
   }
   ExpertRows shared_rows(const Tensor& tokens) const { return {tokens, {}, {}, 1, token_numbers_, {}}; }
   void forward_rounds(const Context& context, Activations& a, const Pass& pass);
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;
-  void expert_activation_backward(const Context& context, const Activations& a, const Rows& rows,
-                                  const Tensor& d_probs) const;
+  /// Returns dy of fc1; `fp8`: its request.
+  ExpertRows expert_activation_backward(const Context& context, const Activations& a, const Rows& rows,
+                                        const Tensor& d_probs, const kernels::Fp8Output& fp8) const;
   void shared_activation_backward(const Context& context, const Activations& a) const;
   void backward_rounds(const Context& context, Activations& a, Gradients& g, const Pass& pass,
                        bool recompute_activation);

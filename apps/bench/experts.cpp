@@ -9,8 +9,10 @@
 #include "bench/session.h"
 #include "core/error.h"
 #include "kernels/activation/activation.h"
+#include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
+#include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
 #include "model/mlp.h"
 #include "model/moe_feed_forward.h"
@@ -63,7 +65,9 @@ class Routing {
 
   const int64_t alignment;
   const Tensor& offsets() const { return offsets_.tensor; }
+  const Tensor& source() const { return source_.tensor; }
   int64_t rows() const { return source_.tensor.numel(); }
+  int64_t used_rows() const { return host_.back(); }
   /// Rows of the expert with the most, over the mean of all experts.
   double load_max() const {
     int32_t most = 0;
@@ -218,6 +222,106 @@ void run_linear(const Context& context, const ExpertOptions& options, const conf
   time("wgrad", &ExpertPasses::wgrad);
 }
 
+/// Quantization of the operands of the linears with delayed scales, one per expert. Bytes: each tensor once, without
+/// unused rows.
+class QuantizationPasses {
+ public:
+  QuantizationPasses(const Context& context, const ExpertOptions& options, const config::ModelConfig& model)
+      : context_(context),
+        routing_(context, options, model, model::kExpertAlignment),
+        tokens_(options.tokens),
+        topk_(model.moe_router_topk),
+        experts_(model.num_moe_experts),
+        hidden_(model.hidden_size),
+        ffn_(model.moe_ffn_hidden_size),
+        x_(context, DType::bf16, {tokens_, hidden_}),
+        fc1_out_(context, DType::bf16, {routing_.rows(), 2 * ffn_}),
+        d_fc1_(context, DType::bf16, {routing_.rows(), 2 * ffn_}),
+        activated_(context, DType::bf16, {routing_.rows(), ffn_}),
+        probs_(context, DType::f32, {tokens_, topk_}),
+        d_probs_(context, DType::f32, {tokens_, topk_}),
+        rowwise_(context, DType::u8, {routing_.rows() * std::max(hidden_, 2 * ffn_)}),
+        columnwise_(context, DType::u8, {routing_.rows() * std::max(hidden_, 2 * ffn_)}),
+        scales_(context, DType::f32, {experts_}),
+        states_(context, DType::u8, {experts_ * static_cast<int64_t>(sizeof(kernels::Fp8TensorState))}),
+        quantizations_(static_cast<size_t>(experts_), 0) {
+    for (const Owned* const values : {&x_, &fc1_out_, &activated_, &probs_})
+      fill_random(context, values->tensor);
+    const std::vector<float> ones(static_cast<size_t>(experts_), 1.0f);
+    context.copy_to_device(scales_.tensor, ones.data());
+    context.synchronize();
+  }
+
+  void run(const ExpertOptions& options, nlohmann::json& report) {
+    std::vector<std::vector<std::string>> table{{"quantization", "layouts", "columns", "ms", "GB/s"}};
+    const auto time = [&](const char* name, const char* layouts, int64_t cols, int64_t bytes, auto&& call) {
+      const double ms = median_ms(context_, options.common.repeats, call), read = static_cast<double>(bytes);
+      table.push_back({name, layouts, fmt::format("{}", cols), fmt::format("{:.3f}", ms),
+                       fmt::format("{:.0f}", read / ms / 1e6)});
+      report["quantization"].push_back(
+          {{"name", name}, {"layouts", layouts}, {"columns", cols}, {"ms", ms}, {"bytes", read}});
+    };
+    const int64_t rows = routing_.used_rows(), tokens = 2 * tokens_ * hidden_;
+    time("fc1 input from tokens", "rowwise", hidden_, tokens + rows * hidden_,
+         [&] { quantize(x_.tensor, true, output(hidden_, true, false)); });
+    time("fc1 input from tokens", "columnwise", hidden_, tokens + rows * hidden_,
+         [&] { quantize(x_.tensor, true, output(hidden_, false, true)); });
+    time("fc2 gradient from tokens", "both", hidden_, tokens + 2 * rows * hidden_,
+         [&] { quantize(x_.tensor, true, output(hidden_, true, true)); });
+    time("rows", "both", ffn_, 4 * rows * ffn_,
+         [&] { quantize(activated_.tensor, false, output(ffn_, true, true)); });
+    time("rows", "both", 2 * ffn_, 8 * rows * ffn_,
+         [&] { quantize(fc1_out_.tensor, false, output(2 * ffn_, true, true)); });
+    time("SwiGLU: fc2 input", "both", ffn_, 6 * rows * ffn_, [&] {
+      kernels::expert_activation(context_, {.x = fc1_out_.tensor,
+                                            .source = routing_.source(),
+                                            .probs = probs_.tensor,
+                                            .y = activated_.tensor,
+                                            .y_fp8 = output(ffn_, true, true),
+                                            .offsets = routing_.offsets(),
+                                            .experts = experts_});
+    });
+    time("its gradient: fc1 gradient", "both", 2 * ffn_, 10 * rows * ffn_, [&] {
+      kernels::expert_activation_backward(context_, {.x = fc1_out_.tensor,
+                                                     .source = routing_.source(),
+                                                     .probs = probs_.tensor,
+                                                     .dy = activated_.tensor,
+                                                     .dx = d_fc1_.tensor,
+                                                     .d_probs = d_probs_.tensor,
+                                                     .dx_fp8 = output(2 * ffn_, true, true),
+                                                     .offsets = routing_.offsets(),
+                                                     .experts = experts_});
+    });
+    print_table(table);
+  }
+
+ private:
+  kernels::Fp8Output output(int64_t cols, bool rowwise, bool columnwise) {
+    const int64_t rows = routing_.rows();
+    kernels::Fp8Output out;
+    if (rowwise) out.rowwise = {rowwise_.tensor.data, DType::e4m3, {rows, cols}};
+    if (columnwise) out.columnwise = {columnwise_.tensor.data, DType::e4m3, {cols, rows}};
+    out.scale = scales_.tensor.as<float>();
+    out.requantize.state = states_.tensor.as<kernels::Fp8TensorState>();
+    out.requantize.num_quantizations = quantizations_.data();
+    return out;
+  }
+  void quantize(const Tensor& x, bool from_tokens, const kernels::Fp8Output& out) const {
+    kernels::quantize_experts(context_, {.x = x,
+                                         .offsets = routing_.offsets(),
+                                         .experts = experts_,
+                                         .source = from_tokens ? routing_.source() : Tensor{},
+                                         .topk = topk_,
+                                         .out = out});
+  }
+
+  const Context& context_;
+  const Routing routing_;
+  int64_t tokens_, topk_, experts_, hidden_, ffn_;
+  Owned x_, fc1_out_, d_fc1_, activated_, probs_, d_probs_, rowwise_, columnwise_, scales_, states_;
+  std::vector<unsigned> quantizations_;
+};
+
 void run(const ExpertOptions& options) {
   // Presets have no batch sizes, which do not matter here.
   std::vector<std::string> overrides{"training.micro_batch_size=1", "training.global_batch_size=1",
@@ -252,6 +356,8 @@ void run(const ExpertOptions& options) {
     }
   }
   print_table(table);
+  if (model::activation_kind(model) == kernels::ActivationKind::swiglu)
+    QuantizationPasses(context, options, model).run(options, report);
   write_report(options.common, report);
 }
 
@@ -259,7 +365,7 @@ void run(const ExpertOptions& options) {
 
 void add_experts_command(CLI::App& app) {
   const auto options = std::make_shared<ExpertOptions>();
-  CLI::App* command = app.add_subcommand("experts", "Grouped GEMMs of a mixture of experts in BF16 and FP8");
+  CLI::App* command = app.add_subcommand("experts", "Grouped GEMMs and quantization of a mixture of experts");
   options->common.add_to(*command);
   command->add_option("--config", options->config, "config or preset of a model with experts")->required();
   command->add_option("--set", options->overrides, "override a key, as in te-train")->type_name("KEY=VALUE");

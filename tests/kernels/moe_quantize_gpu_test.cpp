@@ -1,11 +1,13 @@
 // Quantization of experts' operands in a pipeline with several items per block, and activations that quantize their
-// result: bit for bit what the reference, or the activation and the quantization one after another, give.
+// result: bit for bit what the reference, or the activation and the quantization one after another, give. Weight
+// gradients that are added: the sum of the old value and the gradient, rounded once.
 #include "moe_quantize_cases.h"
 
 namespace te::kernels {
 namespace {
 
 using testing::cpu;
+using testing::TestTensor;
 
 // Enough rows and columns that each block has several items of several steps, with ragged ranges of experts.
 TEST(MoeQuantizeGpu, ManyItemsPerBlockEqualReference) {
@@ -58,6 +60,35 @@ TEST(MoeQuantizeGpu, ManyItemsOfActivationsEqualSeparateOnes) {
     e4m3.gradient = DType::e4m3;
     expect_equal(gpu, e4m3);
   }
+}
+
+// Tiles of several experts, partial in both directions.
+TEST(MoeQuantizeGpu, WeightGradientsAreAddedExactly) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const MoeCase& c : {MoeCase{700, 9, 3, 16}, {129, 64, 8, 16}, {40, 6, 1, 16, true}})
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{200, 328}, {48, 592}, {768, 16}})
+      for (const bool fp8 : {false, true}) {
+        const MoeOrder order(gpu, c);
+        const int64_t rows = order.rows();
+        const DType dtype = fp8 ? DType::e4m3 : DType::bf16;
+        TestTensor a(gpu, dtype, fp8 ? Shape{m, rows} : Shape{rows, m}),
+            b(gpu, dtype, fp8 ? Shape{n, rows} : Shape{rows, n}), scales(gpu, DType::f32, {c.experts}),
+            fresh(gpu, DType::f32, {c.experts * m, n}), added(gpu, DType::f32, {c.experts * m, n});
+        a.fill_normal(1), b.fill_normal(2), scales.fill_normal(3), added.fill_normal(4);
+        const std::vector<float> old = added.floats();
+        const auto matrix = [&](const TestTensor& x) {
+          return fp8 ? Matrix(x, scales, ScaleLayout::tensor) : Matrix(x);
+        };
+        GroupedWgrad wgrad{
+            .a = matrix(a), .b = matrix(b), .offsets = order.offsets, .alignment = c.alignment, .out = fresh};
+        grouped_wgrad(gpu, wgrad);
+        wgrad.out = added, wgrad.accumulate = true;
+        grouped_wgrad(gpu, wgrad);
+        const std::vector<float> gradient = fresh.floats(), sum = added.floats();
+        for (size_t i = 0; i < sum.size(); ++i)
+          ASSERT_EQ(sum[i], old[i] + gradient[i]) << i << ", FP8 " << fp8 << ", " << m << " x " << n;
+      }
 }
 
 }  // namespace

@@ -13,10 +13,11 @@ namespace te::convert {
 struct StoredFp8 {
   const char* multiplier =
       nullptr;  ///< suffix that makes a weight's name the name of its multipliers; null: no FP8
-  int64_t block_rows = 0, block_cols = 0;  ///< size of a multiplier's block; 0: one multiplier per weight
+  int64_t block_rows = 0, block_cols = 0;  ///< size of a multiplier's block; 0: a weight or one of its rows
 };
 
-/// UserError if the quantization is neither DeepSeek's blocks nor compressed-tensors with one multiplier per weight.
+/// UserError if the quantization is neither DeepSeek's blocks nor compressed-tensors with a multiplier per weight, row
+/// or block.
 StoredFp8 read_quantization(const JsonKeys& config);
 
 /// Attaches the multipliers to each E4M3 tensor, and removes them and the input multipliers from the list of tensors.

@@ -26,7 +26,7 @@ constexpr size_t file_type_size(FileType type) {
 struct Multipliers {
   int64_t block_rows = 0, block_cols = 0;  ///< size of a block; the last blocks may be smaller
   int64_t cols = 0;                        ///< blocks per row of blocks
-  bool whole = false;                      ///< the format has one block, the matrix
+  bool whole = false;                      ///< the format's blocks are the matrix or its rows
   std::vector<float> values;               ///< [rows of blocks, cols]
 };
 

@@ -1,6 +1,7 @@
 // Export and import of FP8 in DeepSeek's blocks of 128 x 128. scripts/fp8_export_check.py reads such folders with
 // transformers.
 #include <cmath>
+#include <functional>
 
 #include "convert/convert_testing.h"
 #include "core/json.h"
@@ -182,6 +183,76 @@ TEST_F(Fp8Blocks, ImportsPartialBlocks) {
   config.erase("quantization_config");
   tensors.erase(name + "_scale_inv");
   refused(name + " is F8_E4M3, but config.json has no quantization_config");
+}
+
+/// compressed-tensors as llm-compressor writes it.
+json compressed_quantization(const std::vector<json>& weights) {
+  json groups;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    json all = {{"num_bits", 8},         {"type", "float"},      {"symmetric", true},
+                {"group_size", nullptr}, {"actorder", nullptr},  {"block_structure", nullptr},
+                {"dynamic", false},      {"observer", "minmax"}, {"observer_kwargs", json::object()}};
+    all.update(weights[i]);
+    groups["group_" + std::to_string(i)] = {{"targets", {"Linear"}},
+                                            {"weights", all},
+                                            {"input_activations", {{"strategy", "token"}, {"dynamic", true}}},
+                                            {"output_activations", nullptr}};
+  }
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "float-quantized"},
+          {"config_groups", groups},
+          {"ignore", {"lm_head"}},
+          {"kv_cache_scheme", nullptr},
+          {"quantization_status", "compressed"}};
+}
+
+// Scales of rows in BF16, and of blocks.
+TEST_F(Fp8Blocks, ImportsCompressedTensors) {
+  Tensors tensors = llama_tensors();
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  std::string codes(static_cast<size_t>(kHidden * kFfn), '\0');
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<char>(to_e4m3(value_at(i)).bits);
+  tensors[name] = {DType::e4m3, {kHidden, kFfn}, codes};
+  json config = llama_config();
+  const auto expect = [&](const std::function<float(int64_t row, int64_t col)>& scale) {
+    write_folder(folder_ / "in", tensors, config);
+    const convert::ForeignModel model = convert::open_hugging_face(folder_ / "in");
+    const std::vector<float> rows = read_part(model, "layers.0.mlp.linear_fc2.weight", 0, kHidden);
+    for (int64_t i = 0; i < kHidden * kFfn; ++i)
+      ASSERT_EQ(
+          rows[static_cast<size_t>(i)],
+          to_float(to_bf16(to_float(to_e4m3(value_at(static_cast<size_t>(i)))) * scale(i / kFfn, i % kFfn))))
+          << i;
+  };
+  const auto refused = [&](const std::string& part) {
+    write_folder(folder_ / "in", tensors, config);
+    TE_EXPECT_REFUSED(part, convert::open_hugging_face(folder_ / "in"));
+  };
+  config["quantization_config"] = compressed_quantization({{{"strategy", "channel"}}});
+  std::vector<bfloat16> scales;
+  for (int64_t row = 0; row < kHidden; ++row) scales.push_back(to_bf16(0.5f + static_cast<float>(row)));
+  const auto channels = [&](int64_t count) {
+    tensors[name + "_scale"] = {
+        DType::bf16,
+        {count, 1},
+        std::string(reinterpret_cast<const char*>(scales.data()), 2 * static_cast<size_t>(count))};
+  };
+  channels(kHidden);
+  expect([](int64_t row, int64_t) { return 0.5f + static_cast<float>(row); });
+  channels(kHidden / 2);
+  refused(name + "_scale with 128 multipliers is missing");
+  config["quantization_config"] =
+      compressed_quantization({{{"strategy", "block"}, {"block_structure", {128, 128}}}});
+  refused(name + "_scale with 2 multipliers is missing");
+  tensors[name + "_scale"] = f32_tensor({1, 2}, {0.5f, 4.0f});
+  expect([](int64_t, int64_t col) { return col < 128 ? 0.5f : 4.0f; });
+  config["quantization_config"] = compressed_quantization({{{"strategy", "block"}}});
+  refused("block_structure is missing; te-train reads FP8 weights in");
+  config["quantization_config"] = compressed_quantization(
+      {{{"strategy", "channel"}}, {{"strategy", "block"}, {"block_structure", {128, 128}}}});
+  refused("block_structure must be that of the other groups");
+  config["quantization_config"] = compressed_quantization({{{"strategy", "group"}, {"group_size", 128}}});
+  refused("strategy is \"group\", must be tensor or channel or block");
 }
 
 TEST_F(Fp8Blocks, RefusesModelsThatCannotBeConverted) {

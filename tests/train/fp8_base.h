@@ -56,8 +56,17 @@ inline Stored codes_of(const std::string& name, int64_t rows, int64_t cols) {
   return {DType::e4m3, {rows, cols}, bytes};
 }
 
-/// A Llama whose linear layers are in FP8; scales of blocks, or one per matrix.
-inline StoredTensors fp8_llama(bool blocks, bool equal_scales) {
+/// Scales of compressed-tensors, or of DeepSeek's blocks.
+enum class Scales : uint8_t { matrix, channels, blocks, deepseek };
+inline bool in_blocks(Scales scales) {
+  return scales == Scales::blocks || scales == Scales::deepseek;
+}
+inline const char* scale_suffix(Scales scales) {
+  return scales == Scales::deepseek ? "_scale_inv" : "_scale";
+}
+
+/// A Llama whose linear layers are in FP8.
+inline StoredTensors fp8_llama(Scales kind, bool equal_scales) {
   StoredTensors tensors = {
       {"model.embed_tokens.weight", small_values("embed", {kVocabulary, kHidden})},
       {"model.norm.weight", small_values("norm", {kHidden})},
@@ -73,30 +82,39 @@ inline StoredTensors fp8_llama(bool blocks, bool equal_scales) {
     const std::string name = "model.layers.0." + module + ".weight";
     tensors[name] = codes_of(module, shape.first, shape.second);
     std::vector<float> scales;
-    const int64_t count = blocks ? shape.first / 128 * (shape.second / 128) : 1;
-    for (int64_t i = 0; i < count; ++i) scales.push_back(equal_scales ? next : next *= 1.1f);
-    tensors[name + (blocks ? "_scale_inv" : "_scale")] = {
-        DType::f32,
-        blocks ? std::vector<int64_t>{shape.first / 128, shape.second / 128} : std::vector<int64_t>{1},
-        std::string(reinterpret_cast<const char*>(scales.data()), 4 * scales.size())};
+    const std::vector<int64_t> size = in_blocks(kind)
+                                          ? std::vector<int64_t>{shape.first / 128, shape.second / 128}
+                                      : kind == Scales::channels ? std::vector<int64_t>{shape.first, 1}
+                                                                 : std::vector<int64_t>{1};
+    const int64_t count = size[0] * size.back();
+    for (int64_t i = 0; i < count; ++i)
+      scales.push_back(equal_scales ? next : next *= kind == Scales::channels ? 1.001f : 1.1f);
+    tensors[name + scale_suffix(kind)] = {
+        DType::f32, size, std::string(reinterpret_cast<const char*>(scales.data()), 4 * scales.size())};
   }
   return tensors;
 }
 
-inline void write_model(const fs::path& folder, const StoredTensors& tensors, bool blocks) {
+inline json quantization_of(Scales scales) {
+  if (scales == Scales::deepseek) return {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  json weights = {{"type", "float"},
+                  {"num_bits", 8},
+                  {"group_size", nullptr},
+                  {"strategy", scales == Scales::matrix     ? "tensor"
+                               : scales == Scales::channels ? "channel"
+                                                            : "block"}};
+  if (scales == Scales::blocks) weights["block_structure"] = {128, 128};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "float-quantized"},
+          {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
+}
+
+inline void write_model(const fs::path& folder, const StoredTensors& tensors, Scales scales) {
   std::vector<SafetensorsSpec> specs;
   for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.dtype, tensor.shape});
   SafetensorsWriter writer(folder / "model.safetensors", specs);
   for (const auto& [name, tensor] : tensors) writer.write(name, tensor.bytes.data(), tensor.bytes.size());
   writer.finish();
-  const json quantization =
-      blocks ? json{{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}
-             : json{{"quant_method", "compressed-tensors"},
-                    {"format", "float-quantized"},
-                    {"config_groups",
-                     {{"group_0",
-                       {{"targets", {"Linear"}},
-                        {"weights", {{"type", "float"}, {"num_bits", 8}, {"strategy", "tensor"}}}}}}}};
   const json config = {{"architectures", {"LlamaForCausalLM"}},
                        {"model_type", "llama"},
                        {"hidden_size", kHidden},
@@ -108,7 +126,7 @@ inline void write_model(const fs::path& folder, const StoredTensors& tensors, bo
                        {"tie_word_embeddings", true},
                        {"max_position_embeddings", 128},
                        {"torch_dtype", "bfloat16"},
-                       {"quantization_config", quantization}};
+                       {"quantization_config", quantization_of(scales)}};
   write_file((folder / "config.json").string(), config.dump());
 }
 
@@ -137,15 +155,19 @@ inline void load(TrainingRun& run, const convert::ForeignModel& base) {
 struct StoredBase {
   const char* name;
   Fp8Recipe recipe;
-  bool blocks, equal_scales;
+  Scales scales;
+  bool equal_scales;
   int held;  ///< of the four linear layers
 };
 inline constexpr StoredBase kStoredBases[] = {
-    {"blockwise_of_blocks", Fp8Recipe::blockwise, true, false, 4},
-    {"rowwise_of_matrices", Fp8Recipe::rowwise, false, false, 4},
-    {"tensorwise_of_equal", Fp8Recipe::tensorwise, false, true, 4},
-    {"tensorwise_of_matrices", Fp8Recipe::tensorwise, false, false, 2},
-    {"delayed_of_equal", Fp8Recipe::delayed, false, true, 4},
-    {"delayed_of_blocks", Fp8Recipe::delayed, true, false, 0}};
+    {"blockwise_of_deepseek", Fp8Recipe::blockwise, Scales::deepseek, false, 4},
+    {"blockwise_of_blocks", Fp8Recipe::blockwise, Scales::blocks, false, 4},
+    {"rowwise_of_matrices", Fp8Recipe::rowwise, Scales::matrix, false, 4},
+    {"rowwise_of_channels", Fp8Recipe::rowwise, Scales::channels, false, 4},
+    {"tensorwise_of_equal", Fp8Recipe::tensorwise, Scales::matrix, true, 4},
+    {"tensorwise_of_matrices", Fp8Recipe::tensorwise, Scales::matrix, false, 2},
+    {"tensorwise_of_channels", Fp8Recipe::tensorwise, Scales::channels, false, 0},
+    {"delayed_of_equal", Fp8Recipe::delayed, Scales::matrix, true, 4},
+    {"delayed_of_deepseek", Fp8Recipe::delayed, Scales::deepseek, false, 0}};
 
 }  // namespace te::testing::fp8_base

@@ -28,8 +28,8 @@ std::vector<std::string> modules_of(ParameterRole role) {
 TEST(LoraBase, HoldsTheCodesOfTheFolder) {
   for (const StoredBase& form : kStoredBases) {
     const TemporaryFolder folder;
-    const StoredTensors tensors = fp8_llama(form.blocks, form.equal_scales);
-    write_model(folder.path(), tensors, form.blocks);
+    const StoredTensors tensors = fp8_llama(form.scales, form.equal_scales);
+    write_model(folder.path(), tensors, form.scales);
     const convert::ForeignModel base = convert::open_hugging_face(folder.path());
     TrainingRun run(config_on(folder.path(), form.recipe));
     load(run, base);
@@ -41,11 +41,11 @@ TEST(LoraBase, HoldsTheCodesOfTheFolder) {
         codes += tensors.at("model.layers.0." + module + ".weight").bytes;
       held += bytes_at(parameter.rowwise->values) == codes ? 1 : 0;
       if (parameter.id.role != ParameterRole::linear_fc2) continue;
-      const std::string suffix = form.blocks ? ".weight_scale_inv" : ".weight_scale";
-      float stored = 0, own = parameter.rowwise->scales.as<float>()[form.blocks ? 1 : 0];
-      std::memcpy(&stored,
-                  tensors.at("model.layers.0.mlp.down_proj" + suffix).bytes.data() + (form.blocks ? 4 : 0),
-                  sizeof(stored));
+      const size_t i = form.scales == Scales::matrix ? 0 : 1;
+      const std::string& scales =
+          tensors.at(std::string("model.layers.0.mlp.down_proj.weight") + scale_suffix(form.scales)).bytes;
+      float stored = 0, own = parameter.rowwise->scales.as<float>()[form.held > 0 ? i : 0];
+      std::memcpy(&stored, scales.data() + i * sizeof(stored), sizeof(stored));
       EXPECT_EQ(own == stored, form.held > 0) << form.name;
     }
     EXPECT_EQ(held, form.held) << form.name;
@@ -57,7 +57,7 @@ TEST(LoraBase, HoldsTheCodesOfTheFolder) {
 TEST(LoraBase, RanksReadTheirPartOfTheCodes) {
   using parameters::ParameterShard;
   const TemporaryFolder folder;
-  write_model(folder.path(), fp8_llama(true, false), true);
+  write_model(folder.path(), fp8_llama(Scales::deepseek, false), Scales::deepseek);
   const convert::ForeignModel base = convert::open_hugging_face(folder.path());
   const std::string fc1 = LinearId{0, LinearKind::fc1}.parameter(ParameterPart::weight).name(),
                     fc2 = LinearId{0, LinearKind::fc2}.parameter(ParameterPart::weight).name();
@@ -86,7 +86,7 @@ TEST(LoraBase, RanksReadTheirPartOfTheCodes) {
 TEST(LoraBase, StoredCodesGiveTheSameBitsInBothLayouts) {
   for (const StoredBase& form : kStoredBases) {
     const TemporaryFolder folder;
-    write_model(folder.path(), fp8_llama(form.blocks, form.equal_scales), form.blocks);
+    write_model(folder.path(), fp8_llama(form.scales, form.equal_scales), form.scales);
     const convert::ForeignModel base = convert::open_hugging_face(folder.path());
     std::vector<float> losses;
     for (const auto kept : {config::Fp8KeptWeights::rowwise, config::Fp8KeptWeights::both}) {
@@ -108,10 +108,10 @@ TEST(LoraBase, DamageThatOneRankSeesEndsTheRun) {
   folder.use_ranks(2);
   const fs::path base = folder / "base";
   fs::create_directory(base);
-  StoredTensors tensors = fp8_llama(true, false);
+  StoredTensors tensors = fp8_llama(Scales::deepseek, false);
   tensors.at("model.layers.0.mlp.gate_proj.weight").bytes.back() =
       '\x7f';  // NaN in the rows of the second rank
-  write_model(base, tensors, true);
+  write_model(base, tensors, Scales::deepseek);
   config::Config config = config_on(base, Fp8Recipe::delayed);
   config.parallel.tensor = 2;
   config.logging.directory = folder / "run";

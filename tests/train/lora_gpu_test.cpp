@@ -162,7 +162,7 @@ TEST(LoraGpu, HoldsTheCodesOfAFolder) {
   TE_REQUIRE_GPU();
   for (const fp8_base::StoredBase& form : fp8_base::kStoredBases) {
     const TemporaryFolder folder;
-    fp8_base::write_model(folder.path(), fp8_base::fp8_llama(form.blocks, form.equal_scales), form.blocks);
+    fp8_base::write_model(folder.path(), fp8_base::fp8_llama(form.scales, form.equal_scales), form.scales);
     const convert::ForeignModel base = convert::open_hugging_face(folder.path());
     config::Config config = fp8_base::config_on(folder.path(), form.recipe);
     config.model.seq_length = 128;

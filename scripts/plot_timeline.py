@@ -13,6 +13,7 @@ model, are drawn below each other with one scale.
 
 import argparse
 import json
+import lzma
 import re
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ KINDS = {  # in the order of the legend, with their colors and the profile's gro
 LINEAR = re.compile(r"(?:^| )(linear_\w+|output_layer) (fprop|dgrad)$")
 FORWARD, BACKWARD = "linear_qkv fprop", "linear_fc2 dgrad"
 
-WIDTH, LEFT, RIGHT = 14.0, 1.3, 0.2  # inches: the figure, and the margins next to its lanes
+WIDTH, LEFT, RIGHT, TOP = 14.0, 1.6, 0.2, 0.95  # inches: the figure, its margins next to the lanes, title and legend
 LETTER = 0.065  # width of a letter in a bar, in inches
 
 
@@ -51,7 +52,8 @@ def kind_of(event):
 def read_events(path):
     """(title, operations by start) of a file; times in milliseconds."""
     try:
-        trace = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = Path(path).read_bytes()
+        trace = json.loads(lzma.decompress(data) if str(path).endswith(".xz") else data)
         events = [
             {
                 "lane": (int(event["pid"]), int(event["tid"])),
@@ -68,7 +70,7 @@ def read_events(path):
         title = str(trace.get("otherData", {}).get("config", Path(path).stem))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, lzma.LZMAError) as error:
         raise UserError(f"{path}: not a timeline of te-bench ({error}); write one with te-bench step --timeline") from error
     if not events:
         raise UserError(f"{path}: contains no operations; write one with te-bench step --timeline")
@@ -190,15 +192,16 @@ def draw(title, panels, output):
 
     seen = [event for events, _, _ in panels for event in events]
     lanes = sorted({event["lane"] for event in seen})
-    height = 0.7 + len(panels) * (0.9 + 0.36 * len(lanes))
+    height = TOP + len(panels) * (0.9 + 0.36 * len(lanes))
     figure, rows = pyplot.subplots(len(panels), 1, figsize=(WIDTH, height), squeeze=False)
     for axes, panel in zip(rows[:, 0], panels):
         draw_window(axes, panel, lanes)
     used = {kind_of(event) for event in seen}
     patches = [Patch(color=color, label=kind) for kind, (color, _) in KINDS.items() if kind in used]
     figure.suptitle(title, fontsize=10, x=0.01, y=1 - 0.08 / height, ha="left", va="top")
-    figure.legend(handles=patches, loc="upper center", ncol=len(KINDS), fontsize=8, frameon=False)
-    figure.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - 0.7 / height, bottom=0.5 / height,
+    figure.legend(handles=patches, loc="upper left", bbox_to_anchor=(0.005, 1 - 0.28 / height), ncol=len(KINDS), fontsize=8,
+                  frameon=False)  # fmt: skip
+    figure.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - TOP / height, bottom=0.5 / height,
                            hspace=0.9 / (0.36 * len(lanes)))  # fmt: skip
     try:
         figure.savefig(output, dpi=150)
@@ -211,7 +214,7 @@ def draw(title, panels, output):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("timelines", metavar="[NAME=]FILE", nargs="+",
-                        help="files of te-bench step --timeline; NAME is written above the lanes (default: the config's)")  # fmt: skip
+                        help="files of te-bench step --timeline, also as .xz; NAME is written above the lanes (default: the config's)")  # fmt: skip
     parser.add_argument("--from-ms", type=float, metavar="A", help="start of the window (default: a layer in the middle)")
     parser.add_argument("--to-ms", type=float, metavar="B", help="end of the window")
     parser.add_argument("--title", metavar="TEXT", help="title of the figure (default: the first file's)")

@@ -1,5 +1,6 @@
 """Tests of scripts/plot_timeline.py on small timelines."""
 
+import lzma
 import subprocess
 import sys
 import unittest
@@ -75,7 +76,10 @@ class PlotTimeline(InFolder):
 
     def test_reads_operations_in_milliseconds(self):
         late, early = gemm(4, "linear_qkv fprop", rank=1), event(1, 2.5, "all_gather", "communication", group="data", stream=3)
-        title, events = plot_timeline.read_events(self.write("trace.json", trace([late, early])))
+        path = self.write("trace.json", trace([late, early]))
+        title, events = plot_timeline.read_events(path)
+        (self.folder / "trace.json.xz").write_bytes(lzma.compress(Path(path).read_bytes()))
+        self.assertEqual(plot_timeline.read_events(str(self.folder / "trace.json.xz")), (title, events))
         self.assertEqual(title, "tiny")
         self.assertEqual([e["lane"] for e in events], [(0, 3), (1, 0)])
         self.assertAlmostEqual(events[0]["from"], 1.0)
@@ -165,6 +169,8 @@ class PlotTimeline(InFolder):
             self.assertEqual(result.returncode, 2, path)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
             self.assertTrue(result.stderr.startswith(f"plot_timeline.py: error: {path}"), result.stderr)
+        (self.folder / "bad.json.xz").write_bytes(b"no archive")
+        self.assertIn("not a timeline", self.run_script(str(self.folder / "bad.json.xz")).stderr)
         path = self.write("trace.json", trace(step(1, 1)))
         result = self.run_script(path, "--output", str(self.folder / "missing" / "picture.png"))
         self.assertEqual(result.returncode, 2)

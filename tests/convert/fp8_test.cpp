@@ -27,7 +27,7 @@ struct Tensor8 {
 };
 using Tensors = std::map<std::string, Tensor8>;
 
-Tensor8 bf16_tensor(std::vector<int64_t> shape) {
+Tensor8 bf16_tensor(const std::vector<int64_t>& shape) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   std::vector<bfloat16> values(static_cast<size_t>(count));
@@ -35,7 +35,7 @@ Tensor8 bf16_tensor(std::vector<int64_t> shape) {
   return {DType::bf16, shape, std::string(reinterpret_cast<const char*>(values.data()), 2 * values.size())};
 }
 
-Tensor8 f32_tensor(std::vector<int64_t> shape, const std::vector<float>& values) {
+Tensor8 f32_tensor(const std::vector<int64_t>& shape, const std::vector<float>& values) {
   return {DType::f32, shape, std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size())};
 }
 

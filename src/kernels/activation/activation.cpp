@@ -131,10 +131,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
   check_clamp(op, args.kind, args.clamp);
   const int64_t rows = args.x.rows(), ffn = output_cols(op, args.kind, args.x);
   TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: y, or y_fp8 with data, is required", op);
-  if (args.y) {
-    check_dtype(op, "y", args.y, args.x.dtype);
-    check_shape(op, "y", args.y, {rows, ffn});
-  }
+  if (args.y) check_tensor(op, "y", args.y, args.x.dtype, {rows, ffn});
   check_fp8_output(op, args.y_fp8, rows, ffn);
   TE_DISPATCH_CUDA(context, activation_forward, args);
   visit_high_precision(args.x.dtype, [&](auto zero) {
@@ -149,13 +146,9 @@ void activation_backward(const Context& context, const ActivationBackward& args)
   check_high_precision(op, "x", args.x);
   check_clamp(op, args.kind, args.clamp);
   const int64_t rows = args.x.rows(), cols = args.x.cols(), ffn = output_cols(op, args.kind, args.x);
-  check_dtype(op, "dy", args.dy, args.x.dtype);
-  check_shape(op, "dy", args.dy, {rows, ffn});
+  check_tensor(op, "dy", args.dy, args.x.dtype, {rows, ffn});
   TE_CHECK(args.dx || args.dx_fp8.wants_data(), "{}: dx, or dx_fp8 with data, is required", op);
-  if (args.dx) {
-    check_dtype(op, "dx", args.dx, args.x.dtype);
-    check_shape(op, "dx", args.dx, {rows, cols});
-  }
+  if (args.dx) check_tensor(op, "dx", args.dx, args.x.dtype, {rows, cols});
   check_fp8_output(op, args.dx_fp8, rows, cols);
   if (args.dbias) check_column_sums(op, args.dbias, args.scratch, rows, cols);
   TE_DISPATCH_CUDA(context, activation_backward, args);

@@ -14,8 +14,7 @@ namespace {
 void check_moment(const char* name, const Tensor& moment, DType codes, const Tensor& exponents, int64_t n) {
   check_shape("adamw", name, moment, {n});
   if (moment.dtype != codes) return check_grad("adamw", name, moment);
-  check_dtype("adamw", "exponents", exponents, DType::u8);
-  check_shape("adamw", "exponents", exponents, {granules_of(n)});
+  check_tensor("adamw", "exponents", exponents, DType::u8, {granules_of(n)});
 }
 
 void check(const AdamW& args, int64_t n) {
@@ -26,12 +25,10 @@ void check(const AdamW& args, int64_t n) {
            "adamw: runs have {} bytes, which must be a multiple of {}", args.runs.bytes(), sizeof(MomentRun));
   if (args.remainder) {
     TE_CHECK(!args.main_param, "adamw: main_param must be empty with remainder");
-    check_dtype("adamw", "remainder", args.remainder, DType::u16);
-    check_shape("adamw", "remainder", args.remainder, {n});
+    check_tensor("adamw", "remainder", args.remainder, DType::u16, {n});
     check_dtype("adamw", "param", args.param, DType::bf16);
   } else {
-    check_dtype("adamw", "main_param", args.main_param, DType::f32);
-    check_shape("adamw", "main_param", args.main_param, {n});
+    check_tensor("adamw", "main_param", args.main_param, DType::f32, {n});
   }
   check_grad("adamw", "main_grad", args.main_grad);
   check_shape("adamw", "main_grad", args.main_grad, {n});
@@ -39,8 +36,7 @@ void check(const AdamW& args, int64_t n) {
     check_high_precision("adamw", "param", args.param);
     check_shape("adamw", "param", args.param, {n});
   }
-  check_dtype("adamw", "flags", args.flags, DType::u8);
-  check_shape("adamw", "flags", args.flags, {granules_of(n)});
+  check_tensor("adamw", "flags", args.flags, DType::u8, {granules_of(n)});
   TE_CHECK(args.step >= 1, "adamw: step {} must be at least 1", args.step);
 }
 

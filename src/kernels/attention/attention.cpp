@@ -35,8 +35,7 @@ const char* broken_rule(const AttentionShape& shape) {
 }
 
 void check_kv(const char* op, const char* name, const AttentionShape& shape, const Tensor& kv, DType dtype) {
-  check_dtype(op, name, kv, dtype);
-  check_shape(op, name, kv, {shape.batch * shape.seq, 2 * shape.num_query_groups * shape.head_dim});
+  check_tensor(op, name, kv, dtype, {shape.batch * shape.seq, 2 * shape.num_query_groups * shape.head_dim});
 }
 
 void check_common(const Context& context, const char* op, const AttentionShape& shape, const Tensor& qkv,
@@ -47,10 +46,8 @@ void check_common(const Context& context, const char* op, const AttentionShape& 
   const bool range = shape.has_range();
   const int64_t rows = shape.batch * shape.rows();
   check_shape(op, "qkv", qkv, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim});
-  check_dtype(op, "o", o, qkv.dtype);
-  check_shape(op, "o", o, {rows, shape.num_heads * shape.head_dim});
-  check_dtype(op, "lse", lse, DType::f32);
-  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, shape.queries()});
+  check_tensor(op, "o", o, qkv.dtype, {rows, shape.num_heads * shape.head_dim});
+  check_tensor(op, "lse", lse, DType::f32, {shape.batch, shape.num_heads, shape.queries()});
   TE_CHECK(static_cast<bool>(kv) == range, "{}: kv must be given with a range of queries, and only then", op);
   if (range) check_kv(op, "kv", shape, kv, qkv.dtype);
 }
@@ -60,8 +57,7 @@ void check_documents(const Context& context, const char* op, const AttentionShap
   TE_CHECK(static_cast<bool>(document_start) == (shape.max_documents > 0),
            "{}: document_start must be given with max_documents, and only then", op);
   if (!document_start) return;
-  check_dtype(op, "document_start", document_start, DType::i32);
-  check_shape(op, "document_start", document_start, {shape.batch * shape.seq});
+  check_tensor(op, "document_start", document_start, DType::i32, {shape.batch * shape.seq});
   if (context.device() != DeviceKind::cpu) return;  // the values are not in memory of the host
   const int32_t* start = document_start.as<int32_t>();
   for (int64_t row = 0; row < shape.batch * shape.seq; ++row) {
@@ -94,10 +90,8 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   constexpr const char* op = "attention_backward";
   check_common(context, op, args.shape, args.qkv, args.o, args.lse, args.kv);
   check_documents(context, op, args.shape, args.document_start);
-  check_dtype(op, "d_o", args.d_o, args.qkv.dtype);
-  check_shape(op, "d_o", args.d_o, args.o.shape);
-  check_dtype(op, "dqkv", args.dqkv, args.qkv.dtype);
-  check_shape(op, "dqkv", args.dqkv, args.qkv.shape);
+  check_tensor(op, "d_o", args.d_o, args.qkv.dtype, args.o.shape);
+  check_tensor(op, "dqkv", args.dqkv, args.qkv.dtype, args.qkv.shape);
   if (args.shape.has_range()) check_kv(op, "dkv", args.shape, args.dkv, args.qkv.dtype);
   TE_DISPATCH_CUDA(context, attention_backward, args);
   cpu::attention_backward(args);

@@ -46,10 +46,8 @@ void check_common(const Context& context, const char* op, const Tensor& qkv, con
            "{}: qkv has {} columns, but needs (heads + 2 * groups {}) * head_dim {}, with heads a multiple "
            "of groups",
            op, qkv.cols(), sizes.groups, sizes.dim);
-  check_dtype(op, "sequences", sequences, DType::i32);
-  check_shape(op, "sequences", sequences, {qkv.rows()});
-  check_dtype(op, "positions", positions, DType::i32);
-  check_shape(op, "positions", positions, {qkv.rows()});
+  check_tensor(op, "sequences", sequences, DType::i32, {qkv.rows()});
+  check_tensor(op, "positions", positions, DType::i32, {qkv.rows()});
   if (context.is_cuda()) return;
   for (int64_t r = 0; r < qkv.rows(); ++r) {
     const int32_t sequence = sequences.as<int32_t>()[r], position = positions.as<int32_t>()[r];
@@ -132,8 +130,7 @@ void check_decode(const Context& context, const AttentionDecode& args) {
   check_common(context, op, args.qkv, args.sequences, args.positions, args.cache);
   const CacheSizes sizes(args.cache);
   TE_CHECK(args.window >= 0, "{}: window {} must not be negative", op, args.window);
-  check_dtype(op, "o", args.o, args.qkv.dtype);
-  check_shape(op, "o", args.o, {args.qkv.rows(), heads_of(args.qkv, sizes) * sizes.dim});
+  check_tensor(op, "o", args.o, args.qkv.dtype, {args.qkv.rows(), heads_of(args.qkv, sizes) * sizes.dim});
 }
 
 }  // namespace

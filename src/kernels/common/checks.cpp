@@ -28,6 +28,11 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, Shape s
            shape.str());
 }
 
+void check_tensor(const char* op, const char* name, const Tensor& tensor, DType dtype, Shape shape) {
+  check_dtype(op, name, tensor, dtype);
+  check_shape(op, name, tensor, shape);
+}
+
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols) {
   TE_CHECK(out.wants_data() || out.requantize.state == nullptr, "{}: requantization requires FP8 data", op);
   TE_CHECK(out.requantize.state == nullptr || out.requantize.num_quantizations != nullptr,

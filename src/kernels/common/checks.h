@@ -14,6 +14,7 @@ void check_high_precision(const char* op, const char* name, const Tensor& tensor
 void check_grad(const char* op, const char* name, const Tensor& tensor);
 void check_dtype(const char* op, const char* name, const Tensor& tensor, DType dtype);
 void check_shape(const char* op, const char* name, const Tensor& tensor, Shape shape);
+void check_tensor(const char* op, const char* name, const Tensor& tensor, DType dtype, Shape shape);
 /// rowwise must be [rows, cols] and columnwise [cols, rows] in one FP8 format; data requires a scale.
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols);
 /// Checks dbias, to which the column sums of a [rows, cols] tensor are added, and the scratch for partial sums

@@ -18,18 +18,15 @@ namespace {
 
 void check_z_losses(const char* op, const Tensor& z_losses, int64_t rows) {
   if (!z_losses) return;
-  check_dtype(op, "z_losses", z_losses, DType::f32);
-  check_shape(op, "z_losses", z_losses, {rows});
+  check_tensor(op, "z_losses", z_losses, DType::f32, {rows});
 }
 
 void check_cross_entropy(const CrossEntropy& a) {
   const char* op = "cross_entropy";
   check_high_precision(op, "logits", a.logits);
   const int64_t rows = a.logits.rows();
-  check_dtype(op, "targets", a.targets, DType::i32);
-  check_shape(op, "targets", a.targets, {rows});
-  check_dtype(op, "losses", a.losses, DType::f32);
-  check_shape(op, "losses", a.losses, {rows});
+  check_tensor(op, "targets", a.targets, DType::i32, {rows});
+  check_tensor(op, "losses", a.losses, DType::f32, {rows});
   check_z_losses(op, a.z_losses, rows);
   TE_CHECK(a.vocab > 0 && a.vocab <= a.logits.cols(), "{}: vocab {} must be from 1 to the logits' {} columns",
            op, a.vocab, a.logits.cols());
@@ -40,8 +37,7 @@ int64_t check_slice(const char* op, const Tensor& logits, const Tensor& targets,
                     int64_t vocab) {
   check_high_precision(op, "logits", logits);
   const int64_t rows = logits.rows();
-  check_dtype(op, "targets", targets, DType::i32);
-  check_shape(op, "targets", targets, {rows});
+  check_tensor(op, "targets", targets, DType::i32, {rows});
   TE_CHECK(first >= 0, "{}: first {} must not be negative", op, first);
   TE_CHECK(vocab > 0, "{}: vocab {} must be positive", op, vocab);
   return rows;
@@ -218,8 +214,7 @@ void cross_entropy(const Context& context, const CrossEntropy& args) {
 void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
   const char* op = "cross_entropy_statistics";
   const int64_t rows = check_slice(op, args.logits, args.targets, args.first, args.vocab);
-  check_dtype(op, "statistics", args.statistics, DType::f32);
-  check_shape(op, "statistics", args.statistics, {3, rows});
+  check_tensor(op, "statistics", args.statistics, DType::f32, {3, rows});
   TE_DISPATCH_CUDA(context, cross_entropy_statistics, args);
   check_targets(op, args.targets, args.vocab);
   visit_high_precision(args.logits.dtype, [&](auto zero) { statistics_cpu<decltype(zero)>(args); });
@@ -232,8 +227,7 @@ void cross_entropy_from_statistics(const Context& context, const CrossEntropyFro
   TE_CHECK(args.statistics.shape.rank() == 3, "{}: statistics have shape {}, must be [ranks, 3, {}]", op,
            args.statistics.shape.str(), rows);
   check_shape(op, "statistics", args.statistics, {args.statistics.dim(0), 3, rows});
-  check_dtype(op, "losses", args.losses, DType::f32);
-  check_shape(op, "losses", args.losses, {rows});
+  check_tensor(op, "losses", args.losses, DType::f32, {rows});
   check_z_losses(op, args.z_losses, rows);
   TE_DISPATCH_CUDA(context, cross_entropy_from_statistics, args);
   check_targets(op, args.targets, args.vocab);

@@ -73,8 +73,7 @@ void uniform_noise_cpu(const UniformNoise& args) {
 
 void dropout(const Context& context, const Dropout& args) {
   check_high_precision("dropout", "x", args.x);
-  check_dtype("dropout", "y", args.y, args.x.dtype);
-  check_shape("dropout", "y", args.y, args.x.shape);
+  check_tensor("dropout", "y", args.y, args.x.dtype, args.x.shape);
   TE_CHECK(args.probability >= 0.0f && args.probability < 1.0f,
            "dropout: probability {} must be at least 0 and below 1", args.probability);
   TE_CHECK(args.all_cols == 0 || (args.first_col + args.x.cols() <= args.all_cols && args.x.cols() % 8 == 0 &&

@@ -139,8 +139,7 @@ void zero_granules(const Context& context, const ZeroGranules& args) {
   check_high_precision("zero_granules", "x", args.x);
   check_shape("zero_granules", "x", args.x, {granules * kAdamWGranule});
   TE_CHECK(reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0, "zero_granules: x must be 16-byte aligned");
-  check_dtype("zero_granules", "flags", args.flags, DType::u8);
-  check_shape("zero_granules", "flags", args.flags, {granules});
+  check_tensor("zero_granules", "flags", args.flags, DType::u8, {granules});
   TE_DISPATCH_CUDA(context, zero_granules, args);
   const auto* flags = args.flags.as<uint8_t>();
   visit_high_precision(args.x.dtype, [&](auto zero) {

@@ -132,13 +132,10 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
   TE_CHECK(args.table.shape.rank() == 2, "{}: table has shape {}, must be [vocab, hidden]", op,
            args.table.shape.str());
   const int64_t hidden = args.table.dim(1);
-  check_dtype(op, "out", args.out, args.table.dtype);
-  check_shape(op, "out", args.out, {args.tokens.numel(), hidden});
+  check_tensor(op, "out", args.out, args.table.dtype, {args.tokens.numel(), hidden});
   if (args.positions) check_positions(op, "positions", args.positions, args.table.dtype, args.seq, hidden);
-  if (args.position_ids) {
-    check_dtype(op, "position_ids", args.position_ids, DType::i32);
-    check_shape(op, "position_ids", args.position_ids, {args.tokens.numel()});
-  }
+  if (args.position_ids)
+    check_tensor(op, "position_ids", args.position_ids, DType::i32, {args.tokens.numel()});
   TE_CHECK(args.first_token >= 0, "{}: first_token {} must not be negative", op, args.first_token);
   if (args.out.numel() == 0) return;
   TE_DISPATCH_CUDA(context, embedding_forward, args);

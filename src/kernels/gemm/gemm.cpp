@@ -80,10 +80,7 @@ void check_args(const Gemm& args) {
            args.b.values.shape.str(), k, b_k);
   TE_CHECK(args.out.rows() == m && args.out.cols() == n, "gemm: out has shape {}, must be [{}, {}]",
            args.out.shape.str(), m, n);
-  if (args.bias) {
-    check_dtype("gemm", "bias", args.bias, args.out.dtype);
-    check_shape("gemm", "bias", args.bias, {n});
-  }
+  if (args.bias) check_tensor("gemm", "bias", args.bias, args.out.dtype, {n});
   if (is_quantized(args.a.dtype())) {
     TE_CHECK(m % kFp8Multiple == 0 || has_few_rows(args),
              "gemm: rows of FP8 tensor a {} must be a multiple of 16", args.a.values.shape.str());

@@ -38,10 +38,7 @@ void check_args(const char* op, const GemmActivationForward& args) {
   TE_CHECK(fp8 || !args.y_fp8, "{}: a result in FP8 requires FP8 operands, not {}", op, dtype_name(dtype));
   if (args.y) check_dtype(op, "y", args.y, dtype);
   if (args.y) check_shape(op, "y", args.y, {m, ffn});
-  if (args.bias) {
-    check_dtype(op, "bias", args.bias, dtype);
-    check_shape(op, "bias", args.bias, {n});
-  }
+  if (args.bias) check_tensor(op, "bias", args.bias, dtype, {n});
   const NamedTensor a{"a", args.a.values}, b{"b", args.b.values}, bias{"bias", args.bias}, y{"y", args.y},
       rowwise{"y_fp8.rowwise", args.y_fp8.rowwise}, columnwise{"y_fp8.columnwise", args.y_fp8.columnwise};
   check_no_overlap(op, {"out", args.out}, {a, b, bias, y, rowwise, columnwise});
@@ -59,10 +56,7 @@ void check_args(const char* op, const GemmActivationBackward& args) {
   check_shape(op, "dx", args.dx, {m, n});
   check_shape(op, "d_y", args.d_y, {m, ffn});
   if (args.dbias) check_column_sums(op, args.dbias, args.scratch, m, n);
-  if (args.y) {
-    check_dtype(op, "y", args.y, args.a.dtype);
-    check_shape(op, "y", args.y, {m, ffn});
-  }
+  if (args.y) check_tensor(op, "y", args.y, args.a.dtype, {m, ffn});
   const NamedTensor a{"a", args.a}, b{"b", args.b}, x{"x", args.x}, d_y{"d_y", args.d_y}, y{"y", args.y};
   check_no_overlap(op, {"dx", args.dx}, {a, b, x, d_y, y});
   check_no_overlap(op, d_y, {a, b, x, y});

@@ -70,8 +70,7 @@ int64_t sum_of_squares_scratch_elements() {
 
 void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch,
                     const Tensor& flags) {
-  check_dtype("sum_of_squares", "out", out, DType::f32);
-  check_shape("sum_of_squares", "out", out, {1});
+  check_tensor("sum_of_squares", "out", out, DType::f32, {1});
   if (x.numel() == 0) return;
   check_high_precision("sum_of_squares", "x", x);
   check_dtype("sum_of_squares", "scratch", scratch, DType::f32);
@@ -80,10 +79,7 @@ void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, 
            sum_of_squares_scratch_elements());
   TE_CHECK(reinterpret_cast<uintptr_t>(scratch.data) % sizeof(double) == 0,
            "sum_of_squares: scratch must be 8-byte aligned");
-  if (flags) {
-    check_dtype("sum_of_squares", "flags", flags, DType::u8);
-    check_shape("sum_of_squares", "flags", flags, {granules_of(x.numel())});
-  }
+  if (flags) check_tensor("sum_of_squares", "flags", flags, DType::u8, {granules_of(x.numel())});
   TE_DISPATCH_CUDA(context, sum_of_squares, x, out, scratch, flags);
   visit_high_precision(x.dtype, [&](auto zero) {
     sum_of_squares_cpu(x.as<decltype(zero)>(), flags.as<uint8_t>(), x.numel(), out.as<float>(),

@@ -23,8 +23,7 @@ void check_expert_activation(const char* op, const Args& a, const Tensor& y) {
   TE_CHECK(a.source.numel() == a.x.rows(), "{}: source has {} rows, x has {}", op, a.source.numel(),
            a.x.rows());
   check_dtype(op, "probs", a.probs, DType::f32);
-  check_dtype(op, "y", y, a.x.dtype);
-  check_shape(op, "y", y, {a.x.rows(), a.x.cols() / width});
+  check_tensor(op, "y", y, a.x.dtype, {a.x.rows(), a.x.cols() / width});
   TE_CHECK(a.kind != ActivationKind::swiglu_clamped || a.clamp > 0.0f, "{}: clamp {} must be above 0", op,
            a.clamp);
 }

@@ -124,12 +124,8 @@ void unpermute(const Context& context, const Unpermute& a) {
   const char* op = "unpermute";
   check_high_precision(op, "rows", a.rows);
   check_row_ints(op, "row_of", a.row_of);
-  check_dtype(op, "y", a.y, a.rows.dtype);
-  check_shape(op, "y", a.y, {a.row_of.rows(), a.rows.cols()});
-  if (a.addend) {
-    check_dtype(op, "addend", a.addend, a.rows.dtype);
-    check_shape(op, "addend", a.addend, a.y.shape);
-  }
+  check_tensor(op, "y", a.y, a.rows.dtype, {a.row_of.rows(), a.rows.cols()});
+  if (a.addend) check_tensor(op, "addend", a.addend, a.rows.dtype, a.y.shape);
   if (a.gate) {
     TE_CHECK(a.addend, "{}: gate requires an addend", op);
     check_dtype(op, "gate", a.gate, DType::f32);
@@ -143,10 +139,8 @@ void unpermute(const Context& context, const Unpermute& a) {
 void expert_gate_backward(const Context& context, const ExpertGateBackward& a) {
   const char* op = "expert_gate_backward";
   check_high_precision(op, "dy", a.dy);
-  for (const Tensor& tensor : {a.addend, a.d_addend}) {
-    check_dtype(op, "addend", tensor, a.dy.dtype);
-    check_shape(op, "addend", tensor, a.dy.shape);
-  }
+  for (const Tensor& tensor : {a.addend, a.d_addend})
+    check_tensor(op, "addend", tensor, a.dy.dtype, a.dy.shape);
   for (const Tensor& tensor : {a.gate, a.d_gate}) {
     check_dtype(op, "gate", tensor, DType::f32);
     TE_CHECK(tensor.numel() == a.dy.rows(), "{}: gate {} must have {} elements", op, tensor.shape.str(),

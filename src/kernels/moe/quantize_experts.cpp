@@ -17,8 +17,7 @@ void check_rows_of_experts(const char* op, const Tensor& x, const Tensor& offset
   TE_CHECK(experts > 0, "{}: {} experts", op, experts);
   TE_CHECK(offsets || x.rows() % experts == 0, "{}: {} rows have no equal part per expert", op, x.rows());
   if (!offsets) return;
-  check_dtype(op, "offsets", offsets, DType::i32);
-  check_shape(op, "offsets", offsets, {experts + 1});
+  check_tensor(op, "offsets", offsets, DType::i32, {experts + 1});
 }
 
 struct RowRange {

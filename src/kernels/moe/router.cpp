@@ -35,8 +35,7 @@ void check_router_logits(const char* op, const Tensor& logits) {
 
 void check_selection(const char* op, const char* name, const Tensor& tensor, DType dtype, int64_t tokens,
                      int64_t topk) {
-  check_dtype(op, name, tensor, dtype);
-  check_shape(op, name, tensor, {tokens, topk});
+  check_tensor(op, name, tensor, dtype, {tokens, topk});
 }
 
 void check_sequences(const char* op, const Tensor& sums, int64_t tokens, int64_t experts) {
@@ -252,10 +251,8 @@ void router_statistics(const Context& context, const RouterStatistics& a) {
   TE_CHECK(experts <= kMaxExperts, "{}: {} experts, must be at most {}", op, experts, kMaxExperts);
   check_selection(op, "experts", a.experts, DType::i32, a.logits.rows(), a.experts.cols());
   check_sequences(op, a.score_sums, a.logits.rows(), experts);
-  check_dtype(op, "counts", a.counts, DType::i32);
-  check_shape(op, "counts", a.counts, a.score_sums.shape);
-  check_dtype(op, "token_sums", a.token_sums, DType::f32);
-  check_shape(op, "token_sums", a.token_sums, {a.counts.rows(), 2});
+  check_tensor(op, "counts", a.counts, DType::i32, a.score_sums.shape);
+  check_tensor(op, "token_sums", a.token_sums, DType::f32, {a.counts.rows(), 2});
   check_dtype(op, "scratch", a.scratch, DType::f32);
   check_shape(op, "scratch", a.scratch,
               {router_statistics_scratch(a.logits.rows(), a.counts.rows(), experts)});
@@ -267,14 +264,10 @@ void router_balance(const Context& context, const RouterBalance& a) {
   const char* op = "router_balance";
   const int64_t experts = a.counts.cols();
   check_sequences(op, a.score_sums, a.tokens, experts);
-  check_dtype(op, "counts", a.counts, DType::i32);
-  check_shape(op, "counts", a.counts, a.score_sums.shape);
-  check_dtype(op, "score_grad", a.score_grad, DType::f32);
-  check_shape(op, "score_grad", a.score_grad, a.counts.shape);
-  check_dtype(op, "step_counts", a.step_counts, DType::i32);
-  check_shape(op, "step_counts", a.step_counts, {experts});
-  check_dtype(op, "step_sums", a.step_sums, DType::f32);
-  check_shape(op, "step_sums", a.step_sums, {kRouterSums});
+  check_tensor(op, "counts", a.counts, DType::i32, a.score_sums.shape);
+  check_tensor(op, "score_grad", a.score_grad, DType::f32, a.counts.shape);
+  check_tensor(op, "step_counts", a.step_counts, DType::i32, {experts});
+  check_tensor(op, "step_sums", a.step_sums, DType::f32, {kRouterSums});
   TE_CHECK(a.topk > 0, "{}: topk {} must be positive", op, a.topk);
   TE_DISPATCH_CUDA(context, router_balance, a);
   router_balance_cpu(a);
@@ -289,8 +282,7 @@ void router_backward(const Context& context, const RouterBackward& a) {
   check_selection(op, "d_probs", a.d_probs, DType::f32, tokens, a.rule.topk);
   if (a.row_of) check_selection(op, "row_of", a.row_of, DType::i32, tokens, a.rule.topk);
   if (a.score_grad) check_sequences(op, a.score_grad, tokens, experts);
-  check_dtype(op, "d_logits", a.d_logits, DType::f32);
-  check_shape(op, "d_logits", a.d_logits, a.logits.shape);
+  check_tensor(op, "d_logits", a.d_logits, DType::f32, a.logits.shape);
   TE_DISPATCH_CUDA(context, router_backward, a);
 #pragma omp parallel for
   for (int64_t t = 0; t < tokens; ++t) {

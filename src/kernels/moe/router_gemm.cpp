@@ -70,8 +70,7 @@ void router_gemm(const Context& context, const RouterGemm& args) {
 void router_gemm_backward(const Context& context, const RouterGemmBackward& args) {
   const char* op = "router_gemm_backward";
   check_operands(op, args.x, args.weight, "d_logits", args.d_logits);
-  check_dtype(op, "dx", args.dx, args.x.dtype);
-  check_shape(op, "dx", args.dx, args.x.shape);
+  check_tensor(op, "dx", args.dx, args.x.dtype, args.x.shape);
   if (args.d_weight) {
     check_high_precision(op, "d_weight", args.d_weight);
     check_shape(op, "d_weight", args.d_weight, args.weight.shape);

@@ -12,12 +12,10 @@ void check_update(const MuonUpdate& args, int64_t n) {
   const char* op = "muon_update";
   if (args.remainder) {
     TE_CHECK(!args.main_param, "{}: main_param must be empty with remainder", op);
-    check_dtype(op, "remainder", args.remainder, DType::u16);
-    check_shape(op, "remainder", args.remainder, {n});
+    check_tensor(op, "remainder", args.remainder, DType::u16, {n});
     check_dtype(op, "param", args.param, DType::bf16);
   } else {
-    check_dtype(op, "main_param", args.main_param, DType::f32);
-    check_shape(op, "main_param", args.main_param, {n});
+    check_tensor(op, "main_param", args.main_param, DType::f32, {n});
   }
   if (args.param) {
     check_high_precision(op, "param", args.param);
@@ -116,8 +114,7 @@ void muon_normalize(const Context& context, const MuonNormalize& args) {
 
 void muon_combine(const Context& context, const MuonCombine& args) {
   check_high_precision("muon_combine", "x", args.x);
-  check_dtype("muon_combine", "y", args.y, args.x.dtype);
-  check_shape("muon_combine", "y", args.y, args.x.shape);
+  check_tensor("muon_combine", "y", args.y, args.x.dtype, args.x.shape);
   TE_DISPATCH_CUDA(context, muon_combine, args);
   visit_high_precision(args.x.dtype, [&](auto zero) {
     auto* x = args.x.as<decltype(zero)>();

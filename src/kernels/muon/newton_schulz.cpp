@@ -17,12 +17,9 @@ void check(const NewtonSchulz& args) {
   check_high_precision(op, "x", args.x);
   TE_CHECK(args.x.shape.rank() == 2, "{}: x {} must be a matrix", op, args.x.shape.str());
   const int64_t n = std::min(args.x.rows(), args.x.cols());
-  check_dtype(op, "product", args.product, args.x.dtype);
-  check_shape(op, "product", args.product, args.x.shape);
-  for (const auto& [name, tensor] : {std::pair{"gram", args.gram}, {"gram_squared", args.gram_squared}}) {
-    check_dtype(op, name, tensor, args.x.dtype);
-    check_shape(op, name, tensor, {n, n});
-  }
+  check_tensor(op, "product", args.product, args.x.dtype, args.x.shape);
+  for (const auto& [name, tensor] : {std::pair{"gram", args.gram}, {"gram_squared", args.gram_squared}})
+    check_tensor(op, name, tensor, args.x.dtype, {n, n});
   check_dtype(op, "sum", args.sum, DType::f32);
 }
 

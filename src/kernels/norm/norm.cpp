@@ -27,22 +27,18 @@ void check_forward(const NormForward& a) {
   const DType type = a.x.dtype;
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   TE_CHECK(hidden > 0, "{}: x has shape {}, hidden must be positive", op, a.x.shape.str());
-  const auto check = [&](const char* name, const Tensor& tensor, DType dtype, Shape shape) {
-    check_dtype(op, name, tensor, dtype);
-    check_shape(op, name, tensor, shape);
-  };
   if (a.delta) {
-    check("delta", a.delta, type, a.x.shape);
-    check("sum", a.sum, type, a.x.shape);
+    check_tensor(op, "delta", a.delta, type, a.x.shape);
+    check_tensor(op, "sum", a.sum, type, a.x.shape);
   }
-  check("gamma", a.gamma, type, {hidden});
-  check("rstd", a.rstd, DType::f32, {rows});
+  check_tensor(op, "gamma", a.gamma, type, {hidden});
+  check_tensor(op, "rstd", a.rstd, DType::f32, {rows});
   if (a.kind == NormKind::layer) {
-    check("beta", a.beta, type, {hidden});
-    check("mean", a.mean, DType::f32, {rows});
+    check_tensor(op, "beta", a.beta, type, {hidden});
+    check_tensor(op, "mean", a.mean, DType::f32, {rows});
   }
   TE_CHECK(a.y || a.y_fp8.wants_data(), "{}: y, or y_fp8 with data, is required", op);
-  if (a.y) check("y", a.y, type, a.x.shape);
+  if (a.y) check_tensor(op, "y", a.y, type, a.x.shape);
   check_fp8_output(op, a.y_fp8, rows, hidden);
 }
 
@@ -52,25 +48,21 @@ void check_backward(const NormBackward& a) {
   const DType type = a.x.dtype;
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   TE_CHECK(hidden > 0, "{}: x has shape {}, hidden must be positive", op, a.x.shape.str());
-  const auto check = [&](const char* name, const Tensor& tensor, DType dtype, Shape shape) {
-    check_dtype(op, name, tensor, dtype);
-    check_shape(op, name, tensor, shape);
-  };
-  check("dy", a.dy, type, a.x.shape);
-  check("gamma", a.gamma, type, {hidden});
-  check("rstd", a.rstd, DType::f32, {rows});
-  if (a.dresidual) check("dresidual", a.dresidual, type, a.x.shape);
-  check("dx", a.dx, type, a.x.shape);
+  check_tensor(op, "dy", a.dy, type, a.x.shape);
+  check_tensor(op, "gamma", a.gamma, type, {hidden});
+  check_tensor(op, "rstd", a.rstd, DType::f32, {rows});
+  if (a.dresidual) check_tensor(op, "dresidual", a.dresidual, type, a.x.shape);
+  check_tensor(op, "dx", a.dx, type, a.x.shape);
   const DType grads = grad_dtype(a);
   if (a.dgamma) {
     check_grad(op, "dgamma", a.dgamma);
     check_shape(op, "dgamma", a.dgamma, {hidden});
   }
   if (a.kind == NormKind::layer) {
-    check("mean", a.mean, DType::f32, {rows});
-    if (a.dbeta) check("dbeta", a.dbeta, grads, {hidden});
+    check_tensor(op, "mean", a.mean, DType::f32, {rows});
+    if (a.dbeta) check_tensor(op, "dbeta", a.dbeta, grads, {hidden});
   }
-  if (a.dbias) check("dbias", a.dbias, grads, {hidden});
+  if (a.dbias) check_tensor(op, "dbias", a.dbias, grads, {hidden});
   check_fp8_output(op, a.dx_fp8, rows, hidden);
   check_dtype(op, "scratch", a.scratch, DType::f32);
   TE_CHECK(a.scratch.numel() >= norm_backward_scratch_elements(hidden),

@@ -34,14 +34,11 @@ void check_common(const char* op, const Args& a, const Tensor& packed) {
     TE_CHECK(a.q_gain.numel() == s.q_width() && a.k_gain.numel() == s.k_width(),
              "{}: {} ranks share norms of {} of {} columns; shared norms must cover all heads", op, a.ranks,
              a.q_gain.numel(), s.q_width());
-    check_dtype(op, "sums", a.sums, DType::f32);
-    check_shape(op, "sums", a.sums, statistics);
+    check_tensor(op, "sums", a.sums, DType::f32, statistics);
   }
   if (!a.raw) return;
-  check_dtype(op, "raw", a.raw, packed.dtype);
-  check_shape(op, "raw", a.raw, {packed.rows(), s.q_width() + s.k_width()});
-  check_dtype(op, "rstd", a.rstd, DType::f32);
-  check_shape(op, "rstd", a.rstd, statistics);
+  check_tensor(op, "raw", a.raw, packed.dtype, {packed.rows(), s.q_width() + s.k_width()});
+  check_tensor(op, "rstd", a.rstd, DType::f32, statistics);
 }
 
 /// The part of a packed buffer that the sums read, for the profiler's count of bytes.

@@ -56,8 +56,7 @@ bool quantize_current_scaling([[maybe_unused]] const Context& context, const Qua
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {
   TE_CHECK(x && is_fp8(x.dtype), "transpose_fp8: x must be FP8");
   const int64_t rows = x.rows(), cols = x.cols();
-  check_dtype("transpose_fp8", "out", out, x.dtype);
-  check_shape("transpose_fp8", "out", out, {cols, rows});
+  check_tensor("transpose_fp8", "out", out, x.dtype, {cols, rows});
   TE_DISPATCH_CUDA(context, transpose_fp8, x, out);
   const uint8_t* from = x.as<uint8_t>();
   uint8_t* to = out.as<uint8_t>();

@@ -24,8 +24,8 @@ void check_output(const char* name, const Matrix& output, int64_t rows, int64_t 
   TE_CHECK(output.layout != ScaleLayout::none && output.layout != ScaleLayout::tensor,
            "quantize_groups: {} must have a scale layout of rows, vectors or blocks", name);
   TE_CHECK(output.scale_stride == 0, "quantize_groups: {} must not be a slice", name);
-  check_dtype("quantize_groups", "scales", output.scales, DType::f32);
-  check_shape("quantize_groups", "scales", output.scales, scale_shape(output.layout, rows, cols));
+  check_tensor("quantize_groups", "scales", output.scales, DType::f32,
+               scale_shape(output.layout, rows, cols));
 }
 
 void check_args(const QuantizeGroups& args) {

@@ -23,11 +23,10 @@ void check_args(const QuantizeMx& args) {
     const bool native = output.layout == ScaleLayout::mx;
     TE_CHECK(native || output.layout == ScaleLayout::none, "quantize_mx: {} has scales of another layout",
              name);
-    check_dtype("quantize_mx", name, output.values, native ? args.format : args.x.dtype);
-    check_shape("quantize_mx", name, output.values, shape);
+    check_tensor("quantize_mx", name, output.values, native ? args.format : args.x.dtype, shape);
     if (!native) return;
-    check_dtype("quantize_mx", "scales", output.scales, scale_dtype(output.layout));
-    check_shape("quantize_mx", "scales", output.scales, scale_shape(output.layout, shape[0], shape[1]));
+    check_tensor("quantize_mx", "scales", output.scales, scale_dtype(output.layout),
+                 scale_shape(output.layout, shape[0], shape[1]));
   };
   check("rowwise", args.rowwise, {rows, cols});
   check("columnwise", args.columnwise, {cols, rows});

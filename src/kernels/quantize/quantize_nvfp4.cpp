@@ -25,16 +25,14 @@ void check_args(const QuantizeNvfp4& args) {
     if (!output) return;
     const bool native = output.layout == ScaleLayout::nvfp4;
     TE_CHECK(native || output.layout == ScaleLayout::factor, "quantize_nvfp4: {} must have a factor", name);
-    check_dtype("quantize_nvfp4", name, output.values, native ? DType::e2m1 : args.x.dtype);
-    check_shape("quantize_nvfp4", name, output.values, shape);
-    check_dtype("quantize_nvfp4", "factor", output.tensor_factor(), DType::f32);
-    check_shape("quantize_nvfp4", "factor", output.tensor_factor(), {1});
+    check_tensor("quantize_nvfp4", name, output.values, native ? DType::e2m1 : args.x.dtype, shape);
+    check_tensor("quantize_nvfp4", "factor", output.tensor_factor(), DType::f32, {1});
     if (!native) return;
     TE_CHECK(!args.restore, "quantize_nvfp4: codes are not restored");
     TE_CHECK(shape[1] % 2 == 0, "quantize_nvfp4: {} has {} columns, must have an even number", name,
              shape[1]);
-    check_dtype("quantize_nvfp4", "scales", output.scales, scale_dtype(output.layout));
-    check_shape("quantize_nvfp4", "scales", output.scales, scale_shape(output.layout, shape[0], shape[1]));
+    check_tensor("quantize_nvfp4", "scales", output.scales, scale_dtype(output.layout),
+                 scale_shape(output.layout, shape[0], shape[1]));
   };
   check("rowwise", args.rowwise, {rows, cols});
   check("columnwise", args.columnwise, {cols, rows});

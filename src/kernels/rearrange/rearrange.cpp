@@ -67,10 +67,8 @@ void check_block(const Context& context, const CopyBlock& a) {
 void check_order(const Context& context, const RowOrder& a) {
   const char* op = "row_order";
   TE_CHECK(a.rows && a.rows.shape.rank() == 2, "{}: rows must be [n, cols]", op);
-  check_dtype(op, "ordered", a.ordered, a.rows.dtype);
-  check_shape(op, "ordered", a.ordered, a.rows.shape);
-  check_dtype(op, "index", a.index, DType::i32);
-  check_shape(op, "index", a.index, {a.rows.dim(0)});
+  check_tensor(op, "ordered", a.ordered, a.rows.dtype, a.rows.shape);
+  check_tensor(op, "index", a.index, DType::i32, {a.rows.dim(0)});
   TE_CHECK(!overlap(a.rows, a.ordered), "{}: rows and ordered overlap", op);
   TE_CHECK(divides_16(context, a.rows, a.rows.dim(1)), "{}: {} columns are not a multiple of 16 bytes", op,
            a.rows.dim(1));

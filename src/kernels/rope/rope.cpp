@@ -25,8 +25,7 @@ void check_rope(const Rope& a) {
            "{}: qkv has {} columns, must be (heads {} + 2 x groups {}) x head_dim {}", op, a.qkv.cols(),
            a.num_heads, a.num_query_groups, a.head_dim);
   if (a.positions) {
-    check_dtype(op, "positions", a.positions, DType::i32);
-    check_shape(op, "positions", a.positions, {a.qkv.rows()});
+    check_tensor(op, "positions", a.positions, DType::i32, {a.qkv.rows()});
   } else {
     TE_CHECK(a.seq > 0 && a.qkv.rows() % a.seq == 0, "{}: {} rows of qkv must be a multiple of seq {}", op,
              a.qkv.rows(), a.seq);

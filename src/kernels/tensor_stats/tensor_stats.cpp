@@ -164,8 +164,7 @@ void tensor_stats(const Context& context, const TensorStats& args) {
 void row_alignment(const Context& context, const RowAlignment& args) {
   check_high_precision("row_alignment", "x", args.x);
   TE_CHECK(args.x.rows() % 2 == 0, "row_alignment: x has {} rows, must have an even number", args.x.rows());
-  check_dtype("row_alignment", "out", args.out, DType::f32);
-  check_shape("row_alignment", "out", args.out, {args.x.rows() / 2});
+  check_tensor("row_alignment", "out", args.out, DType::f32, {args.x.rows() / 2});
   TE_DISPATCH_CUDA(context, row_alignment, args);
   row_alignment_cpu(args);
 }

@@ -1,4 +1,6 @@
-#include "fp8/observer.h"
+#include "train/quantization_observer.h"
+
+#include <algorithm>
 
 #include "config/recipe_traits.h"
 #include "core/error.h"
@@ -6,23 +8,16 @@
 #include "kernels/quantize/quantize.h"
 #include "kernels/scale_update/scale_update.h"
 
-namespace te::fp8 {
+namespace te::train {
 
 using config::Fp8Recipe;
+using fp8::OperandInfo;
+using fp8::Scaling;
 using kernels::ScaleLayout;
 using kernels::TensorSums;
 
-Observer::Observer(const config::PrecisionConfig& precision) : precision_(precision) {}
-Observer::~Observer() = default;
-
-int Observer::add_operand(ObservedOperand operand) {
-  TE_CHECK(first_variant_.empty(), "operand {} registered after the plan", operand.info.linear.name());
-  operands_.push_back(operand);
-  return static_cast<int>(operands_.size()) - 1;
-}
-
 // With one scale per tensor or per 128 x 128 block, both layouts have the same quantized values.
-void Observer::add_variants(Variant variant, bool rowwise, bool columnwise) {
+void QuantizationObserver::add_variants(Variant variant, bool rowwise, bool columnwise) {
   if (variant.layout != ScaleLayout::rows && variant.layout != ScaleLayout::vectors &&
       variant.emulation == nullptr)
     return variants_.push_back(variant);
@@ -33,9 +28,9 @@ void Observer::add_variants(Variant variant, bool rowwise, bool columnwise) {
   if (columnwise) variants_.push_back(variant);
 }
 
-void Observer::add_what_ifs(int operand_index, Fp8Recipe recipe) {
-  const OperandInfo& info = operands_[static_cast<size_t>(operand_index)].info;
-  const Scaling& scaling = *what_ifs_.emplace_back(make_scaling(recipe, precision_));
+void QuantizationObserver::add_what_ifs(int operand_index, Fp8Recipe recipe) {
+  const OperandInfo& info = operand_at(operand_index).info;
+  const Scaling& scaling = *what_ifs_.emplace_back(fp8::make_scaling(recipe, precision_));
   add_variants(
       {.operand_index = operand_index,
        .recipe = recipe,
@@ -46,10 +41,10 @@ void Observer::add_what_ifs(int operand_index, Fp8Recipe recipe) {
       true, true);
 }
 
-void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
-  for (int i = 0; i < static_cast<int>(operands_.size()); ++i) {
-    const ObservedOperand& operand = operands_[static_cast<size_t>(i)];
-    const OperandLayouts& layouts = operand.layouts;
+void QuantizationObserver::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
+  for (int i = 0; i < static_cast<int>(recipe_.observed_operands().size()); ++i) {
+    const fp8::ObservedOperand& operand = operand_at(i);
+    const fp8::OperandLayouts& layouts = operand.layouts;
     first_variant_.push_back(variants_.size());
     add_variants({.operand_index = i,
                   .recipe = operand.recipe,
@@ -78,18 +73,18 @@ void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
   if (std::none_of(variants_.begin(), variants_.end(),
                    [](const Variant& variant) { return variant.emulation != nullptr; }))
     return;
-  add(dequantized_, "fp8.statistics_values", config::dtype_of(precision_.dtype), {largest_});
+  add(dequantized_, "fp8.statistics_values", config::dtype_of(precision_.dtype), {recipe_.largest_operand()});
   add(counters_, "fp8.statistics_counters", DType::u8, {static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
 }
 
-void Observer::begin(const Context& context) {
+void QuantizationObserver::begin(const Context& context) {
   TE_CHECK(!first_variant_.empty(), "the observer has no plan");
   if (sums_) context.zero(sums_);
-  active_ = true;
+  recipe_.set_observer(this);
 }
 
 // The scale of tensorwise scaling, for this rank's part of the tensor.
-void Observer::find_scale(const Context& context, const Tensor& values, DType format) const {
+void QuantizationObserver::find_scale(const Context& context, const Tensor& values, DType format) const {
   kernels::Fp8Output amax;
   amax.amax = current_amax_.as<float>();
   context.zero(current_amax_);
@@ -101,16 +96,18 @@ void Observer::find_scale(const Context& context, const Tensor& values, DType fo
 }
 
 // Quantizes the values again, in one layout.
-void Observer::emulate(const Context& context, const Variant& variant, kernels::TensorStats& stats) const {
+void QuantizationObserver::emulate(const Context& context, const Variant& variant,
+                                   kernels::TensorStats& stats) const {
   const int64_t rows = stats.x.rows(), cols = stats.x.cols();
-  TE_CHECK(stats.x.numel() <= largest_, "statistics of {} values, planned for {}", stats.x.numel(), largest_);
+  TE_CHECK(stats.x.numel() <= dequantized_.numel(), "statistics of {} values, planned for {}",
+           stats.x.numel(), dequantized_.numel());
   context.zero(counters_);
   stats.counters = counters_.as<kernels::Fp8Counters>();
   stats.dequantized = {dequantized_.data, stats.x.dtype,
                        variant.columnwise ? Shape{cols, rows} : Shape{rows, cols}};
-  OperandInfo info = operands_[static_cast<size_t>(variant.operand_index)].info;
+  OperandInfo info = operand_at(variant.operand_index).info;
   info.format = variant.format;
-  GroupedOperand operand{
+  fp8::GroupedOperand operand{
       .groups = {.x = stats.x, .margin = stats.margin, .counters = counters_.as<kernels::Fp8Counters>()},
       .operand = info,
       .restore = true};
@@ -121,8 +118,8 @@ void Observer::emulate(const Context& context, const Variant& variant, kernels::
   variant.emulation->quantize(context, operand);
 }
 
-void Observer::record(const Context& context, int operand_index, const Tensor& values,
-                      const float* scale) const {
+void QuantizationObserver::record(const Context& context, int operand_index, const Tensor& values,
+                                  const float* scale) const {
   for (size_t i = first_variant_[static_cast<size_t>(operand_index)];
        i < first_variant_[static_cast<size_t>(operand_index) + 1]; ++i) {
     const Variant& variant = variants_[i];
@@ -147,14 +144,14 @@ void Observer::record(const Context& context, int operand_index, const Tensor& v
   }
 }
 
-std::vector<QuantizationStatistics> Observer::read(const Context& context) const {
+std::vector<QuantizationStatistics> QuantizationObserver::read(const Context& context) const {
   std::vector<TensorSums> sums(variants_.size());
   if (sums_) context.copy_to_host(sums.data(), sums_);
   context.synchronize();
   std::vector<QuantizationStatistics> result;
   for (size_t i = 0; i < variants_.size(); ++i) {
     const Variant& variant = variants_[i];
-    OperandInfo info = operands_[static_cast<size_t>(variant.operand_index)].info;
+    OperandInfo info = operand_at(variant.operand_index).info;
     info.format = variant.format;
     result.push_back({.operand = info,
                       .recipe = variant.quantized() ? std::string(config::to_string(variant.recipe)) : "none",
@@ -165,4 +162,4 @@ std::vector<QuantizationStatistics> Observer::read(const Context& context) const
   return result;
 }
 
-}  // namespace te::fp8
+}  // namespace te::train

@@ -26,7 +26,7 @@ bool Quantizer::gathers_quantized(const parallel::TensorParallel& ranks, int64_t
 }
 
 bool Quantizer::observed() const {
-  return recipe_ != nullptr && recipe_->observer_.active();
+  return recipe_ != nullptr && recipe_->observer_ != nullptr;
 }
 
 // Producers write either FP8 or high precision.
@@ -62,7 +62,8 @@ QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const
 
 void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const {
   enum class Layout : uint8_t { rowwise, columnwise };
-  if (recipe_ != nullptr) recipe_->observer_.expect(memory.rows * memory.cols);
+  if (recipe_ != nullptr)
+    recipe_->largest_operand_ = std::max(recipe_->largest_operand_, memory.rows * memory.cols);
   if (!layouts_.quantized()) return;
   const bool rowwise = layouts_.rowwise, columnwise = memory.has_columnwise && layouts_.columnwise;
   const auto values = [&](kernels::Matrix& matrix, const char* suffix, Shape shape, Layout layout,
@@ -145,7 +146,7 @@ ReadyOperand Quantizer::complete(const Context& context, Operand operand, const 
     if (layouts_.one_scale())
       scale = source() == ScaleSource::corrected ? &recipe_->table_.tensor_state_of(index_)->scale
                                                  : recipe_->table_.scale_of(index_).as<float>();
-    recipe_->observer_.record(context, observer_index_, produced.high_precision, scale);
+    recipe_->observer_->record(context, observer_index_, produced.high_precision, scale);
   }
   return ready;
 }

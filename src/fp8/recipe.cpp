@@ -25,7 +25,7 @@ OperandLayouts layouts_of(const config::LinearPrecision& linear, OperandRole rol
 }  // namespace
 
 Recipe::Recipe(const config::PrecisionConfig& precision, int num_layers, std::unique_ptr<Scaling> scaling)
-    : precision_(precision), num_layers_(num_layers), observer_(precision) {
+    : precision_(precision), num_layers_(num_layers) {
   if (scaling != nullptr) scalings_[precision.fp8_recipe] = std::move(scaling);
   if (quantizes() && precision.overrides.empty()) (void)scaling_of(precision.fp8_recipe);
 }
@@ -58,7 +58,8 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup 
   quantizer.experts_ = experts;
   if (quantizes()) quantizer.layouts_ = layouts;
   if (experts > 0) return quantizer;
-  quantizer.observer_index_ = observer_.add_operand(
+  quantizer.observer_index_ = static_cast<int>(observed_.size());
+  observed_.push_back(
       {.info = info,
        .recipe = linear.recipe,
        .layouts = quantizer.layouts_,

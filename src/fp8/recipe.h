@@ -18,12 +18,31 @@
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "fp8/amax_ranks.h"
-#include "fp8/observer.h"
 #include "fp8/quantizer.h"
 #include "fp8/scale_table.h"
 #include "fp8/sharded_weight_quantizer.h"
 
 namespace te::fp8 {
+
+/// An operand that Recipe::quantizer() has registered, also in high precision, for an observer.
+struct ObservedOperand {
+  OperandInfo info;
+  config::Fp8Recipe recipe = config::Fp8Recipe::delayed;
+  OperandLayouts layouts;
+  const Scaling* emulation = nullptr;  ///< Scaling::emulation()
+};
+
+/// Receives the high-precision values of every operand except those of experts. While an observer is set, producers
+/// write high precision and complete() quantizes, with the same bits, and FP8 state does not change: no amax is
+/// recorded and no quantization is counted.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// `scale`: with which the operand was just quantized, if its recipe has one per tensor. An operand may be recorded
+  /// in parts.
+  virtual void record(const Context& context, int operand_index, const Tensor& values,
+                      const float* scale) const = 0;
+};
 
 class Recipe {
  public:
@@ -81,7 +100,11 @@ class Recipe {
   /// Weights that data-parallel ranks quantize in shards, and the ranks that have the shards.
   ShardedWeightQuantizer& sharded_weights() { return sharded_weights_; }
   const AmaxRanks& stage_ranks() const { return stage_ranks_; }
-  Observer& observer() { return observer_; }
+  /// The observer of the following passes, or null.
+  void set_observer(const Observer* observer) { observer_ = observer; }
+  const std::vector<ObservedOperand>& observed_operands() const { return observed_; }
+  /// Number of values of the largest operand, after the plan.
+  int64_t largest_operand() const { return largest_operand_; }
   ScaleTable& table() { return table_; }
   const ScaleTable& table() const { return table_; }
 
@@ -112,7 +135,9 @@ class Recipe {
   DType widest_values_ = DType::e4m3;
   ScaleTable table_;
   ShardedWeightQuantizer sharded_weights_;
-  Observer observer_;
+  std::vector<ObservedOperand> observed_;
+  int64_t largest_operand_ = 0;
+  const Observer* observer_ = nullptr;
   AmaxRanks pass_ranks_, stage_ranks_;
   std::vector<std::pair<int64_t, int64_t>>
       expert_rows_;            ///< first row and number, of each run of expert operands

@@ -19,7 +19,6 @@ namespace te::train {
 namespace {
 
 using fp8::OperandRole;
-using fp8::QuantizationStatistics;
 using nlohmann::json;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -15,7 +15,6 @@
 namespace te::train {
 namespace {
 
-using fp8::QuantizationStatistics;
 using nlohmann::json;
 
 using Words = std::array<uint64_t, sizeof(kernels::TensorSums) / sizeof(uint64_t)>;

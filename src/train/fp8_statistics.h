@@ -9,15 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "fp8/observer.h"
 #include "parallel/world.h"
 #include "train/log_file.h"
+#include "train/quantization_observer.h"
 #include "train/swiglu_alignment.h"
 
 namespace te::train {
 
 struct Fp8Statistics {
-  std::vector<fp8::QuantizationStatistics> operands;
+  std::vector<QuantizationStatistics> operands;
   std::vector<LayerAlignment> swiglu;  ///< empty without SwiGLU
 };
 

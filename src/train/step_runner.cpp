@@ -33,6 +33,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
                   .z_loss = config.training.z_loss_coefficient != 0.0},
                  model_.parameters(), groups),
       pipeline_(config.training, config.parallel, context, model_),
+      observer_(config.precision, model_.recipe()),
       swiglu_(config.model, model_.parameters()),
       local_samples_(config.training.global_batch_size / groups.grid()[parallel::Axis::data]) {
   TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
@@ -46,7 +47,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   optimizer_.plan(plan_, model::live(model::Step::update));
   pipeline_.plan(plan_);
   if (config.logging.fp8_statistics_every > 0) {
-    model_.recipe().observer().plan(plan_, config.logging.fp8_what_if);
+    observer_.plan(plan_, config.logging.fp8_what_if);
     swiglu_.plan(plan_);
   }
   const Shape shape{local_samples_ / config.training.micro_batch_size, model_.dims().tokens};
@@ -220,20 +221,19 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
 // before for the observer, and after so that the step finds their amaxes unchanged.
 Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) {
   const parallel::Watchdog::Guard guard(context_, "FP8 statistics");
-  fp8::Observer& observer = model_.recipe().observer();
   copy_batch(batch);
   optimizer_.begin_step(context_);
-  observer.begin(context_);
+  observer_.begin(context_);
   model_.weights_changed(false);
   pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted)),
                     optimizer_.loss_sum(), training_pass(first_sample, 0));
-  observer.end();
+  observer_.end();
   model_.weights_changed(false);
   Fp8Statistics statistics;
   statistics.swiglu = swiglu_.measure(context_, [this](const parameters::Parameter& weight) {
     optimizer_.gatherer().wait(context_, weight.offset, weight.end());
   });
-  statistics.operands = observer.read(context_);
+  statistics.operands = observer_.read(context_);
   return statistics;
 }
 

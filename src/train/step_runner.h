@@ -14,6 +14,7 @@
 #include "parallel/groups.h"
 #include "train/fp8_statistics.h"
 #include "train/pipeline.h"
+#include "train/quantization_observer.h"
 #include "train/swiglu_alignment.h"
 
 namespace te::train {
@@ -104,6 +105,7 @@ class StepRunner {
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   Pipeline pipeline_;
+  QuantizationObserver observer_;
   SwigluAlignment swiglu_;
   bool warm_ = false;                  ///< warm_up() has run
   bool counts_quantizations_ = false;  ///< count FP8 values of weights quantized before the gather

@@ -28,11 +28,11 @@ config::PrecisionConfig hybrid(const std::string& overrides = "") {
 }
 
 /// A quantization of 1000 values with this SQNR.
-fp8::QuantizationStatistics quantization(int layer, const std::string& linear, OperandRole role,
-                                         const std::string& recipe, bool what_if, const std::string& layout,
-                                         double sqnr, unsigned long long saturated = 0,
-                                         unsigned long long flushed = 0) {
-  fp8::QuantizationStatistics s;
+QuantizationStatistics quantization(int layer, const std::string& linear, OperandRole role,
+                                    const std::string& recipe, bool what_if, const std::string& layout,
+                                    double sqnr, unsigned long long saturated = 0,
+                                    unsigned long long flushed = 0) {
+  QuantizationStatistics s;
   s.operand = {{layer, linear_kind_of(linear).value()},
                role,
                role == OperandRole::grad_output ? DType::e5m2 : DType::e4m3};

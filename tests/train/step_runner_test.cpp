@@ -78,7 +78,7 @@ TEST(StepRunner, CountersCountEveryOperandOncePerPass) {
 struct StepResult {
   float loss_sum = 0, grad_norm = 0;
   std::vector<kernels::Fp8Counters> counters;
-  std::vector<fp8::QuantizationStatistics> statistics;
+  std::vector<train::QuantizationStatistics> statistics;
 };
 
 StepResult step_of(const config::Config& config) {

@@ -65,19 +65,15 @@ resumes from it. A second Ctrl-C stops at once. After SIGUSR1 te-train saves a c
 Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, or probably diverged (the last steps were loss
 spikes), 130 interrupted.)";
 
-te::Context open_device(const te::config::Config& config, te::parallel::World& world, bool dry_run) {
-  const te::ExecutionOptions options = te::train::execution_options(config);
+/// The device of a dry run, which one rank makes.
+te::Context open_planned_device(const te::config::Config& config) {
   using te::config::DeviceChoice;
-  const bool usable = (dry_run ? te::cuda_device_count() : world.min_i64(te::cuda_device_count())) > 0;
-  const DeviceChoice choice = config.training.device;
-  if (choice == DeviceChoice::cpu || (choice == DeviceChoice::automatic && !usable))
-    return te::Context::cpu(options);
-  if (dry_run && !usable) {
+  const te::ExecutionOptions options = te::train::execution_options(config);
+  if (config.training.device != DeviceChoice::cpu && te::cuda_device_count() > 0)
+    return te::Context::cuda(0, options);
+  if (config.training.device == DeviceChoice::cuda)
     std::printf("no GPU found: the plan does not include cuDNN workspaces\n");
-    return te::Context::cpu(options);
-  }
-  if (world.size() > 1) return te::parallel::open_cuda_device(world, options);
-  return te::Context::cuda(0, options);
+  return te::Context::cpu(options);
 }
 
 /// What te-train prints before it stops without training.
@@ -169,7 +165,8 @@ int train(te::config::Config config, te::parallel::World& world, const Start& st
     grid = te::train::grid_of(config.parallel, world.size());
     te::parallel::check(te::train::schedule_shape(config.training, config.parallel, grid));
   });
-  te::Context context = open_device(config, world, false);
+  te::Context context = te::parallel::open_device(world, to_string(config.training.device),
+                                                  te::train::execution_options(config));
   world.run_collectively([&] { config = te::config::for_device(config, te::device_caps(context)); });
   const te::parallel::Groups groups =
       te::parallel::Groups::connect(world, context, grid, te::train::connect_options(config));
@@ -236,93 +233,63 @@ int train_under_signals(const te::config::Config& config, te::parallel::World& w
   return code;
 }
 
-int body(te::parallel::World& world, int argc, char** argv) {
-  CLI::App app{"te-train: trains GPT and Llama models in FP8, BF16, FP16 or FP32.", "te-train"};
-  app.footer(kFooter);
+struct Options {
   std::vector<std::string> configs, overrides;
   bool print_config = false, describe = false, presets = false, overwrite = false;
   std::string level = "info";
   Show show;
-  app.add_option("--config", configs,
+};
+
+void add_options(CLI::App& app, Options& o) {
+  app.add_option("--config", o.configs,
                  "YAML file of the run, or preset:NAME; may be repeated, later files override earlier ones "
                  "(docs/reference/configuration.md)")
       ->type_name("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--set", overrides, "Override a key, as in --set model.num_layers=4; may be repeated")
+  app.add_option("--set", o.overrides, "Override a key, as in --set model.num_layers=4; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag(
-      "--overwrite", overwrite,
+      "--overwrite", o.overwrite,
       "If logging.directory has an earlier run, remove its logs and checkpoints and start at step 1");
-  app.add_flag("--dry-run", show.dry_run,
+  app.add_flag("--dry-run", o.show.dry_run,
                "Check the config, print the model and the memory plan, and stop; needs no GPU");
-  app.add_flag("--print-config", print_config,
+  app.add_flag("--print-config", o.print_config,
                "Print the effective config as YAML, with the origin of each value in a comment, and stop");
-  app.add_flag("--list-presets", presets,
+  app.add_flag("--list-presets", o.presets,
                "Print the presets (for --config preset:NAME) and their model shapes, and stop");
-  app.add_flag("--describe-keys", describe,
+  app.add_flag("--describe-keys", o.describe,
                "Print every config key with type, allowed values, default and meaning, and stop");
   app.add_flag(
-      "--verbose", show.verbose,
+      "--verbose", o.show.verbose,
       "Print all tables and the whole config at the start; with --dry-run: every buffer of the plan");
-  app.add_option("--log-level", level, "What is printed: info, warning (no steps) or error")
+  app.add_option("--log-level", o.level, "What is printed: info, warning (no steps) or error")
       ->check(CLI::IsMember({"info", "warning", "error"}));
-  app.add_flag("--print-schedule", show.schedule, "Draw the pipeline schedule and stop");
+  app.add_flag("--print-schedule", o.show.schedule, "Draw the pipeline schedule and stop");
   app.add_option(
-         "--ranks", show.ranks,
+         "--ranks", o.show.ranks,
          "With --dry-run and --print-schedule: ranks of the job (default: parallel.ranks, or the minimum "
          "of the layout)")
       ->check(CLI::PositiveNumber);
-  te::apps::PlanOptions plan(app);
-  app.require_subcommand(0, 1);
-  const te::apps::Command inspect_fp8 = te::apps::add_inspect_fp8(app);
-  if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
+}
+
+void check(const Options& o, const te::apps::PlanOptions& plan) {
   plan.check();
-  if (show.ranks > 0 && !show.dry_run && !show.schedule)
+  if (o.show.ranks > 0 && !o.show.dry_run && !o.show.schedule)
     te::user_error(
         "--ranks needs --dry-run or --print-schedule; to train on several ranks, start mpirun -n {} "
         "te-train",
-        show.ranks);
-  if (plan.chosen() && (show.ranks > 0 || show.dry_run || show.schedule))
+        o.show.ranks);
+  if (plan.chosen() && (o.show.ranks > 0 || o.show.dry_run || o.show.schedule))
     te::user_error(
         "--plan N shows layouts for N GPUs; --dry-run, --print-schedule and --ranks show the layout of the "
         "config: use one or the other");
-  if (inspect_fp8.chosen()) {
-    if (!configs.empty() || !overrides.empty())
-      te::user_error(
-          "--config and --set before inspect-fp8 have no effect: it reads the checkpoint's config; put --set "
-          "after inspect-fp8 to override its keys");
-    te::init_log(world.leader() ? te::LogLevel::warning : te::LogLevel::error);
-    return inspect_fp8.run(world);
-  }
-  if (describe || presets) {
-    if (world.leader()) print_tables(describe ? te::config::describe_keys() : te::config::describe_presets());
-    return 0;
-  }
-  if (configs.empty())
-    te::user_error("--config FILE is required; see te-train --help and the files in configs/");
-  te::config::Config config;
-  te::config::Provenance provenance;
-  world.run_collectively([&] { config = te::config::load_config(configs, overrides, &provenance); });
-  if (overwrite && config.checkpoint.resume != "never") {
-    te::user_error("--overwrite starts at step 1, but checkpoint.resume ({}) resumes: remove one of them",
-                   config.checkpoint.resume);
-  }
-  if (print_config) {
-    if (world.leader()) std::printf("%s", te::config::to_yaml(config, provenance).c_str());
-    return 0;
-  }
-  te::init_log(world.leader() ? te::log_level(level) : te::LogLevel::error);
-  if (plan.chosen()) {
-    if (world.leader()) print_tables(plan.run(config, world));
-    return 0;
-  }
-  if (!show.dry_run && !show.schedule)
-    return train_under_signals(
-        config, world, {fmt::format("{}", fmt::join(configs, " + ")), provenance, overwrite, show.verbose});
-  if (!world.leader()) return 0;
+}
+
+/// --print-schedule and --dry-run, on one rank.
+void show_plan(te::config::Config config, te::parallel::World& world, const Show& show) {
   const te::parallel::ProcessGrid grid =
       te::train::grid_of(config.parallel, shown_ranks(config.parallel, world, show.ranks));
   if (show.schedule) {
@@ -330,12 +297,59 @@ int body(te::parallel::World& world, int argc, char** argv) {
         te::train::schedule_shape(config.training, config.parallel, grid);
     std::printf("%s", te::parallel::draw(te::parallel::make_schedule(shape), shape).c_str());
   }
-  if (show.dry_run) {
-    const te::Context context = open_device(config, world, true);
-    config = te::config::for_device(config, te::device_caps(context));
-    for (const std::string& line : te::train::check_planned_data(config)) print_tables(line + "\n");
-    show_layout(config, context, world, grid, show.verbose);
+  if (!show.dry_run) return;
+  const te::Context context = open_planned_device(config);
+  config = te::config::for_device(config, te::device_caps(context));
+  for (const std::string& line : te::train::check_planned_data(config)) print_tables(line + "\n");
+  show_layout(config, context, world, grid, show.verbose);
+}
+
+int body(te::parallel::World& world, int argc, char** argv) {
+  CLI::App app{"te-train: trains GPT and Llama models in FP8, BF16, FP16 or FP32.", "te-train"};
+  app.footer(kFooter);
+  Options o;
+  add_options(app, o);
+  te::apps::PlanOptions plan(app);
+  app.require_subcommand(0, 1);
+  const te::apps::Command inspect_fp8 = te::apps::add_inspect_fp8(app);
+  if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
+  check(o, plan);
+  if (inspect_fp8.chosen()) {
+    if (!o.configs.empty() || !o.overrides.empty())
+      te::user_error(
+          "--config and --set before inspect-fp8 have no effect: it reads the checkpoint's config; put --set "
+          "after inspect-fp8 to override its keys");
+    te::init_log(world.leader() ? te::LogLevel::warning : te::LogLevel::error);
+    return inspect_fp8.run(world);
   }
+  if (o.describe || o.presets) {
+    if (world.leader())
+      print_tables(o.describe ? te::config::describe_keys() : te::config::describe_presets());
+    return 0;
+  }
+  if (o.configs.empty())
+    te::user_error("--config FILE is required; see te-train --help and the files in configs/");
+  te::config::Config config;
+  te::config::Provenance provenance;
+  world.run_collectively([&] { config = te::config::load_config(o.configs, o.overrides, &provenance); });
+  if (o.overwrite && config.checkpoint.resume != "never") {
+    te::user_error("--overwrite starts at step 1, but checkpoint.resume ({}) resumes: remove one of them",
+                   config.checkpoint.resume);
+  }
+  if (o.print_config) {
+    if (world.leader()) std::printf("%s", te::config::to_yaml(config, provenance).c_str());
+    return 0;
+  }
+  te::init_log(world.leader() ? te::log_level(o.level) : te::LogLevel::error);
+  if (plan.chosen()) {
+    if (world.leader()) print_tables(plan.run(config, world));
+    return 0;
+  }
+  if (!o.show.dry_run && !o.show.schedule)
+    return train_under_signals(
+        config, world,
+        {fmt::format("{}", fmt::join(o.configs, " + ")), provenance, o.overwrite, o.show.verbose});
+  if (world.leader()) show_plan(config, world, o.show);
   return 0;
 }
 

@@ -109,11 +109,8 @@ config::Config load_without_data(const std::string& path, const std::vector<std:
 }
 
 Context open_rank_device(const config::Config& config, parallel::World& world) {
-  const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
-  const ExecutionOptions execution = train::execution_options(config);
-  const bool several = world.size() > 1 && !cpu;
-  return several ? parallel::open_cuda_device(world, execution)
-                 : open_device(cpu ? "cpu" : "auto", execution);
+  const bool cpu = config.training.device == config::DeviceChoice::cpu;
+  return parallel::open_device(world, cpu ? "cpu" : "auto", train::execution_options(config));
 }
 
 Context reopen(const Context& context, const ExecutionOptions& options) {

@@ -10,6 +10,7 @@
 #include "data/dataset_check.h"
 #include "data/loss_mask.h"
 #include "generate/command.h"
+#include "parallel/launch.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_hash.h"
 
@@ -49,7 +50,7 @@ int run_perplexity(const PerplexityArguments& a, parallel::World& world) {
   if (a.data.empty()) user_error("--data PREFIX is required; see te-generate perplexity --help");
   std::unique_ptr<ModelSource> source;
   world.run_collectively([&] { source = open_model(a.model.checkpoint, a.model.adapters); });
-  const Context context = open_device(world, a.model.run.device);
+  const Context context = parallel::open_device(world, a.model.run.device);
   config::Config config;
   std::unique_ptr<data::BatchSource> data;
   const bool responses = !a.all_tokens && data::has_loss_mask(a.data);

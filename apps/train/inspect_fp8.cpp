@@ -13,6 +13,7 @@
 #include "config/validate_device.h"
 #include "core/error.h"
 #include "generate/run_config.h"
+#include "parallel/launch.h"
 #include "train/checkpoint_inspection.h"
 #include "train/execution.h"
 #include "train/fp8_inspection.h"
@@ -135,7 +136,7 @@ int run_inspect_fp8(InspectFp8Arguments& a, parallel::World& world) {
   });
   const checkpoint::Reader reader(a.checkpoint);
   const train::InspectionSetup setup = train::inspection_setup(reader, a.options);
-  const Context context = generate::open_device(world, a.device, train::execution_options(setup.config));
+  const Context context = parallel::open_device(world, a.device, train::execution_options(setup.config));
   config::validate_for_device(setup.config, device_caps(context));
   const train::Inspection found = train::inspect_checkpoint(context, reader, setup, a.options);
 

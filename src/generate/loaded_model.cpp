@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/memory_plan.h"
+#include "parallel/launch.h"
 
 namespace te::generate {
 namespace {
@@ -26,7 +27,7 @@ MegakernelMode megakernel_mode_of(const RunOptions& options) {
 
 LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options,
                          int64_t length, const ChooseSizes& sizes)
-    : context(open_device(world, options.device, {.gemm_autotune = GemmAutotune::off})),
+    : context(parallel::open_device(world, options.device, {.gemm_autotune = GemmAutotune::off})),
       config(config_of(world, source, options, context, length)),
       groups(connect(world, context, options)),
       decoder(config, groups, sizes(context.is_cuda(), config)) {

@@ -6,16 +6,9 @@
 #include "config/validate_device.h"
 #include "core/error.h"
 #include "fp8/recipe.h"
-#include "parallel/launch.h"
 #include "parallel/process_grid.h"
 
 namespace te::generate {
-
-Context open_device(parallel::World& world, const std::string& device, const ExecutionOptions& execution) {
-  const bool usable = world.min_i64(cuda_device_count()) > 0;
-  if (device == "cpu" || (device == "auto" && !usable)) return Context::cpu(execution);
-  return parallel::open_cuda_device(world, execution);
-}
 
 config::Config run_config(const ModelSource& source, const RunOptions& options, const Context& context,
                           int64_t seq_length, int64_t batch, OutputLayerUse use) {

@@ -24,10 +24,6 @@ struct RunOptions {
   int64_t ranks_of_model() const { return tensor * context * pipeline; }
 };
 
-/// Opens the device; collective. UserError if a GPU is requested but not available.
-Context open_device(parallel::World& world, const std::string& device,
-                    const ExecutionOptions& execution = {});
-
 /// The use of the output layer: logits of a decoder, always in high precision, or losses, with the precision of
 /// training.
 enum class OutputLayerUse : uint8_t { logits, losses };

@@ -50,6 +50,12 @@ Context open_cuda_device(World& world, const ExecutionOptions& options) {
   return std::move(*context);
 }
 
+Context open_device(World& world, std::string_view device, const ExecutionOptions& options) {
+  const bool usable = world.min_i64(cuda_device_count()) > 0;
+  if (device == "cpu" || (device == "auto" && !usable)) return Context::cpu(options);
+  return open_cuda_device(world, options);
+}
+
 int threads_of_rank(World& world) {
   if (world.size() == 1) return available_threads();
   const std::string host = world.hostname() + "\n";

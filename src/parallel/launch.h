@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/device.h"
 #include "parallel/process_grid.h"
@@ -17,6 +18,8 @@ bool ranks_share_gpus();
 /// rank. JobFailure on all ranks (exit code 2) if a device cannot be used, or if two ranks of a host would share a GPU
 /// without ranks_share_gpus(). With ranks_share_gpus() NCCL_HOSTID makes NCCL treat the ranks as separate hosts.
 Context open_cuda_device(World& world, const ExecutionOptions& options = {});
+/// Opens the CPU or this rank's CUDA device; collective. `device`: cpu, cuda, or auto: CUDA if all ranks have a device.
+Context open_device(World& world, std::string_view device, const ExecutionOptions& options = {});
 
 /// Number of threads: this rank's share of the CPUs that the ranks of its host may use (te::thread_count); collective.
 int threads_of_rank(World& world);

@@ -38,7 +38,6 @@ class File {
   bool is_open() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   int release() { return std::exchange(descriptor_, -1); }
-  bool is_regular() const { return regular_; }
   uint64_t bytes() const { return bytes_; }     ///< size of a regular file when it was opened
   bool is_missing() const { return missing_; }  ///< there is no such file
   /// The reason of the last failure, for example "Permission denied" or "is a pipe, not a regular file".

@@ -36,7 +36,6 @@ class CorpusView : public SampleView {
   /// UserError if the dataset is too small for one sample.
   CorpusView(std::shared_ptr<const IndexedDataset> dataset, const CorpusViewOptions& options);
 
-  int64_t samples_per_epoch() const { return samples_per_epoch_; }
   Counts counts() const override {
     return {dataset_->num_tokens(), dataset_->num_documents(), samples_per_epoch_, ""};
   }

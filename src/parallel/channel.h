@@ -19,8 +19,5 @@ constexpr size_t kChannels = 4;
 constexpr bool sends(Channel channel) {
   return channel == Channel::forward_to_next || channel == Channel::backward_to_previous;
 }
-constexpr bool is_forward(Channel channel) {
-  return channel == Channel::forward_from_previous || channel == Channel::forward_to_next;
-}
 
 }  // namespace te::parallel

@@ -9,9 +9,7 @@
 
 namespace te::kernels::cuda {
 
-constexpr int64_t kTiledMaxHeadDim = 256;
-
-/// Supports fp32, bf16 and fp16; head_dim must be a multiple of 8, at most kTiledMaxHeadDim.
+/// Supports fp32, bf16 and fp16; head_dim must be a multiple of 8, at most 256.
 void tiled_forward(const Context& context, const AttentionForward& args);
 void tiled_backward(const Context& context, const AttentionBackward& args);
 

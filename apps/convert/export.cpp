@@ -81,9 +81,7 @@ void export_checkpoint(const ExportArguments& arguments) {
   options.max_shard_bytes =
       static_cast<int64_t>(std::clamp<uint64_t>(arguments.max_shard_bytes, 1, INT64_MAX));
   if (arguments.dtype != "auto") options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
-  options.fp8 = arguments.fp8 == "block"    ? Fp8Format::block
-                : arguments.fp8 == "tensor" ? Fp8Format::tensor
-                                            : Fp8Format::off;
+  TE_CHECK(from_string(arguments.fp8, options.fp8), "--fp8 {} was not checked", arguments.fp8);
   const int64_t total = exported_bytes(source, options);  // errors come before the warnings below
   options.kept = tokenizer_of(arguments, source);
   OutputFolder output(arguments.output, "--out", arguments.force,

@@ -41,7 +41,7 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
     overrides.emplace_back("logging.generate_every=0");
   if (arguments.expert > 1 && saved.evaluation.every > 0) overrides.emplace_back("evaluation.every=0");
   if (arguments.tensor > 1 && experts &&
-      saved.model.moe_router_load_balancing_type == config::MoeLoadBalancing::seq_aux_loss)
+      saved.model.moe_router_load_balancing_type == config::BalanceScope::sequence)
     overrides.emplace_back("training.micro_batch_size=1");
   if (arguments.expert == 1)
     overrides.push_back(

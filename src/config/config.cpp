@@ -23,8 +23,8 @@ void ModelConfig::pad_vocabulary_for(int64_t tensor_ranks) {
 }
 
 bool ModelConfig::gated() const {
-  return activation == Activation::swiglu || activation == Activation::geglu ||
-         (activation == Activation::automatic && family == Family::llama);
+  return activation == ActivationKind::swiglu || activation == ActivationKind::geglu ||
+         (activation == ActivationKind::automatic && family == Family::llama);
 }
 
 bool ModelConfig::starts_with_zeros(LinearKind kind) const {
@@ -77,7 +77,8 @@ void resolve_family(ModelConfig& m) {
   const bool gpt = m.family == Family::gpt;
   if (m.position_embedding == PositionEmbedding::automatic)
     m.position_embedding = gpt ? PositionEmbedding::learned : PositionEmbedding::rope;
-  if (m.activation == Activation::automatic) m.activation = gpt ? Activation::gelu : Activation::swiglu;
+  if (m.activation == ActivationKind::automatic)
+    m.activation = gpt ? ActivationKind::gelu : ActivationKind::swiglu;
 }
 
 /// value / 10, rounded in decimal: 3e-5 for 3e-4, whereas 3e-4 / 10 differs from 3e-5 in the last bit.

@@ -18,83 +18,75 @@
 
 namespace te::config {
 
+using te::ActivationKind;
 using te::AmaxAlgo;
+using te::BalanceScope;
 using te::GemmAutotune;
 using PipelineSchedule = te::ScheduleKind;
 using te::RopeScaling;
 using te::RopeScalingKind;
+using te::RouterScore;
+
 enum class Family : uint8_t { gpt, llama };
+TE_NAMES(Family, "gpt", "llama")
 enum class ComputeDType : uint8_t { bf16, fp32, fp16 };
+TE_NAMES(ComputeDType, "bf16", "fp32", "fp16")
 enum class GradDType : uint8_t { bf16, fp32 };
+TE_NAMES(GradDType, "bf16", "fp32")
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
+TE_NAMES(Fp8Mode, "off", "e4m3", "hybrid")
 enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise, mxfp8, nvfp4 };
+TE_NAMES(Fp8Recipe, "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4")
 enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
+TE_NAMES(Fp8ScaleFormat, "power_of_two", "fp32")
 /// Layouts of FP8 weights that are kept between passes; the others are created right before a GEMM reads them.
-enum class Fp8KeptWeights : uint8_t {
-  automatic,
-  none,
-  rowwise,
-  both
-};  ///< automatic is spelled "auto" in YAML
+enum class Fp8KeptWeights : uint8_t { automatic, none, rowwise, both };
+TE_NAMES(Fp8KeptWeights, "auto", "none", "rowwise", "both")
 enum class Recompute : uint8_t { none, selective, full };
+TE_NAMES(Recompute, "none", "selective", "full")
 enum class LossSpikes : uint8_t { off, warn, skip, rollback };
+TE_NAMES(LossSpikes, "off", "warn", "skip", "rollback")
 enum class GuardAction : uint8_t { warn, bf16, rollback };
-enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
+TE_NAMES(GuardAction, "warn", "bf16", "rollback")
+enum class DeviceChoice : uint8_t { automatic, cpu, cuda };
+TE_NAMES(DeviceChoice, "auto", "cpu", "cuda")
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
-enum class PositionEmbedding : uint8_t { automatic, learned, rope };  ///< automatic is spelled "auto" in YAML
-enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu, geglu, relu2 };
-/// Scores of the router of a mixture of experts, and the scope of its load-balancing loss: kernels/moe/router.h.
-enum class MoeScoreFunction : uint8_t { softmax, sigmoid };
-enum class MoeLoadBalancing : uint8_t { aux_loss, seq_aux_loss, global_aux_loss };
+TE_NAMES(LrDecay, "cosine", "linear", "constant", "wsd")
+enum class PositionEmbedding : uint8_t { automatic, learned, rope };
+TE_NAMES(PositionEmbedding, "auto", "learned", "rope")
 enum class QkNorm : uint8_t { none, head, projection, head_no_gain };
+TE_NAMES(QkNorm, "none", "head", "projection", "head_no_gain")
 enum class NormPlacement : uint8_t { pre, post, both };
+TE_NAMES(NormPlacement, "pre", "post", "both")
 enum class OptimizerName : uint8_t { adamw, muon };
+TE_NAMES(OptimizerName, "adamw", "muon")
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
+TE_NAMES(MomentDType, "fp32", "bf16", "fp8")
 constexpr double bytes_of(MomentDType type) {
   return type == MomentDType::fp32 ? 4 : type == MomentDType::bf16 ? 2 : 1;
 }
 /// Which optimizer state is in host memory: none, the moments, or the moments and the FP32 master weights.
 enum class Offload : uint8_t { none, moments, state };
+TE_NAMES(Offload, "none", "moments", "state")
 enum class AdapterType : uint8_t { none, lora };
+TE_NAMES(AdapterType, "none", "lora")
 /// How an adapter's A starts: with the variance of PEFT's default, or with standard deviation 1 / rank.
-enum class AdapterInit : uint8_t { standard, gaussian };  ///< standard is spelled "default" in YAML
+enum class AdapterInit : uint8_t { standard, gaussian };
+TE_NAMES(AdapterInit, "default", "gaussian")
 enum class DataFormat : uint8_t { pretrain, instruct };
+TE_NAMES(DataFormat, "pretrain", "instruct")
 enum class Overlong : uint8_t { truncate, drop };
+TE_NAMES(Overlong, "truncate", "drop")
 /// What data-parallel ranks shard: FP32 master weights and moments (optimizer), also gradients, also BF16 weights.
 enum class Shard : uint8_t { optimizer, gradients, parameters };
+TE_NAMES(Shard, "optimizer", "gradients", "parameters")
 /// Transport of communication between GPUs: NCCL, whose kernels occupy SMs, or copy engines
 /// (parallel/peer_transport.h). automatic: copy engines where they are measured to be faster
 /// (ParallelConfig::tensor_copies()).
-enum class Transport : uint8_t { automatic, nccl, copy };  ///< automatic is spelled "auto" in YAML
+enum class Transport : uint8_t { automatic, nccl, copy };
+TE_NAMES(Transport, "auto", "nccl", "copy")
 
 using te::names_of, te::to_string, te::from_string;  // of the enums of core/choices.h
-TE_DECLARE_NAMES(Family);
-TE_DECLARE_NAMES(ComputeDType);
-TE_DECLARE_NAMES(GradDType);
-TE_DECLARE_NAMES(Fp8Mode);
-TE_DECLARE_NAMES(Fp8Recipe);
-TE_DECLARE_NAMES(Fp8ScaleFormat);
-TE_DECLARE_NAMES(Fp8KeptWeights);
-TE_DECLARE_NAMES(Recompute);
-TE_DECLARE_NAMES(LossSpikes);
-TE_DECLARE_NAMES(GuardAction);
-TE_DECLARE_NAMES(DeviceChoice);
-TE_DECLARE_NAMES(LrDecay);
-TE_DECLARE_NAMES(PositionEmbedding);
-TE_DECLARE_NAMES(Activation);
-TE_DECLARE_NAMES(MoeScoreFunction);
-TE_DECLARE_NAMES(MoeLoadBalancing);
-TE_DECLARE_NAMES(QkNorm);
-TE_DECLARE_NAMES(NormPlacement);
-TE_DECLARE_NAMES(OptimizerName);
-TE_DECLARE_NAMES(MomentDType);
-TE_DECLARE_NAMES(Offload);
-TE_DECLARE_NAMES(AdapterType);
-TE_DECLARE_NAMES(AdapterInit);
-TE_DECLARE_NAMES(DataFormat);
-TE_DECLARE_NAMES(Overlong);
-TE_DECLARE_NAMES(Shard);
-TE_DECLARE_NAMES(Transport);
 
 struct ModelConfig {
   Family family = Family::llama;
@@ -114,17 +106,17 @@ struct ModelConfig {
   double rotary_percent = 1.0;    ///< fraction of a head's pairs that are rotated, see rotary_pairs()
   RopeScaling rope_scaling;
   double norm_epsilon = 1e-5;
-  bool tie_word_embeddings = false;                   ///< the loader's default: true for gpt, false for llama
-  bool add_qkv_bias = false;                          ///< llama; gpt has a bias in every linear
-  bool add_proj_bias = false;                         ///< llama: bias in linear_proj
-  bool add_mlp_bias = false;                          ///< llama: bias in linear_fc1 and linear_fc2
-  Activation activation = Activation::automatic;      ///< gpt: gelu (tanh approximation); llama: swiglu
-  QkNorm qk_norm = QkNorm::none;                      ///< RMSNorm of queries and keys, before RoPE
-  bool norm_gain = true;                              ///< llama: RMSNorms of hidden states have gains
-  bool embedding_norm = false;                        ///< llama: RMSNorm without gain after the embedding
-  NormPlacement norm_placement = NormPlacement::pre;  ///< before the sublayers, on their outputs, or both
-  bool layernorm_zero_centered_gamma = false;         ///< RMSNorm multiplies by 1 + gain
-  bool scale_embedding = false;                       ///< multiply the token embedding by sqrt(hidden_size)
+  bool tie_word_embeddings = false;  ///< the loader's default: true for gpt, false for llama
+  bool add_qkv_bias = false;         ///< llama; gpt has a bias in every linear
+  bool add_proj_bias = false;        ///< llama: bias in linear_proj
+  bool add_mlp_bias = false;         ///< llama: bias in linear_fc1 and linear_fc2
+  ActivationKind activation = ActivationKind::automatic;  ///< gpt: gelu (tanh approximation); llama: swiglu
+  QkNorm qk_norm = QkNorm::none;                          ///< RMSNorm of queries and keys, before RoPE
+  bool norm_gain = true;                                  ///< llama: RMSNorms of hidden states have gains
+  bool embedding_norm = false;                            ///< llama: RMSNorm without gain after the embedding
+  NormPlacement norm_placement = NormPlacement::pre;      ///< before the sublayers, on their outputs, or both
+  bool layernorm_zero_centered_gamma = false;             ///< RMSNorm multiplies by 1 + gain
+  bool scale_embedding = false;  ///< multiply the token embedding by sqrt(hidden_size)
   double query_pre_attn_scalar =
       0.0;                         ///< attention scores are divided by its square root; default: kv_channels
   double swiglu_clamp = 0.0;       ///< swiglu: bound of gate and up, kernels/activation/activation.h; 0: none
@@ -146,11 +138,11 @@ struct ModelConfig {
   bool moe_shared_expert_gate = false;              ///< a sigmoid gate per token (Qwen2-MoE)
   int64_t moe_layer_freq = 1;                       ///< every n-th layer has experts, from layer 0
   int64_t first_k_dense = 0;                        ///< the first layers have no experts
-  MoeScoreFunction moe_router_score_function = MoeScoreFunction::softmax;
+  RouterScore moe_router_score_function = RouterScore::softmax;
   bool moe_router_norm_topk_prob = true;        ///< probabilities of a token's experts sum to 1
   double moe_router_topk_scaling_factor = 1.0;  ///< of the probabilities
   int64_t moe_router_num_groups = 1, moe_router_group_topk = 1;  ///< group-limited selection
-  MoeLoadBalancing moe_router_load_balancing_type = MoeLoadBalancing::aux_loss;
+  BalanceScope moe_router_load_balancing_type = BalanceScope::microbatch;
   double moe_aux_loss_coeff = 0.0;
   double moe_z_loss_coeff = 0.0;
   double moe_expert_capacity_factor = 0.0;  ///< 0: no capacity

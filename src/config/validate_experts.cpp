@@ -132,7 +132,7 @@ void check_experts(const Config& c) {
     refuse(fmt::format("parallel.tensor ({}) without sequence parallelism", c.parallel.tensor),
            "set parallel.sequence to true");
   if (c.parallel.tensor > 1 && c.training.micro_batch_size > 1 &&
-      c.model.moe_router_load_balancing_type == MoeLoadBalancing::seq_aux_loss)
+      c.model.moe_router_load_balancing_type == BalanceScope::sequence)
     user_error(
         "model.moe_router_load_balancing_type seq_aux_loss with parallel.tensor ({}) needs one sequence per "
         "microbatch: set training.micro_batch_size ({}) to 1, or use aux_loss",

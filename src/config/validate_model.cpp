@@ -37,13 +37,13 @@ void check_family(const ModelConfig& m) {
   }
   if (!gpt && !m.rotary())
     user_error("model.position_embedding learned is for model.family gpt; llama uses rope: leave it out");
-  if (m.activation != Activation::relu2 && gpt == m.gated()) {
+  if (m.activation != ActivationKind::relu2 && gpt == m.gated()) {
     user_error(
         "model.activation {} is not for model.family {}: gpt supports gelu, gelu_exact, relu, relu2 and "
         "silu, llama swiglu, geglu and relu2",
         to_string(m.activation), to_string(m.family));
   }
-  if (m.activation != Activation::swiglu && m.swiglu_clamp != 0.0)
+  if (m.activation != ActivationKind::swiglu && m.swiglu_clamp != 0.0)
     user_error("model.swiglu_clamp ({}) is for model.activation swiglu, but it is {}: leave it out",
                m.swiglu_clamp, to_string(m.activation));
   if (gpt && (m.qk_norm != QkNorm::none || m.norm_placement != NormPlacement::pre)) {

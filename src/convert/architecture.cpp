@@ -67,7 +67,7 @@ Architecture gpt_class(const ModelConfig& m, const std::string& source) {
 // True if the model has all features that are specific to Gemma, false if none; UserError otherwise.
 bool is_gemma(const ModelConfig& m, const std::string& source) {
   const bool both = m.norm_placement == config::NormPlacement::both;
-  const bool geglu = m.activation == config::Activation::geglu;
+  const bool geglu = m.activation == config::ActivationKind::geglu;
   if (!both && !geglu && !m.layernorm_zero_centered_gamma && !m.scale_embedding) return false;
   if (!both || !geglu || !m.layernorm_zero_centered_gamma || !m.scale_embedding ||
       m.qk_norm != config::QkNorm::head)
@@ -86,7 +86,7 @@ bool is_gemma(const ModelConfig& m, const std::string& source) {
 
 // True if the model has all features that are specific to nanochat, false if none; UserError otherwise.
 bool is_nanochat(const ModelConfig& m, const std::string& source) {
-  const bool relu2 = m.activation == config::Activation::relu2;
+  const bool relu2 = m.activation == config::ActivationKind::relu2;
   const bool head = m.qk_norm == config::QkNorm::head_no_gain;
   if (!relu2 && !head && m.norm_gain && !m.embedding_norm && m.final_logit_softcapping == 0.0) return false;
   if (!relu2 || !head || m.norm_gain || !m.embedding_norm)
@@ -109,11 +109,11 @@ Architecture experts_class(const ModelConfig& m, const std::string& source) {
   using config::QkNorm;
   const bool shared = m.moe_shared_expert_intermediate_size > 0;
   const bool dense_layers = m.first_k_dense > 0 || m.moe_layer_freq > 1;
-  if (m.moe_router_score_function != config::MoeScoreFunction::softmax || m.moe_router_num_groups > 1 ||
+  if (m.moe_router_score_function != config::RouterScore::softmax || m.moe_router_num_groups > 1 ||
       m.moe_router_topk_scaling_factor != 1.0)
     no_class(source, "experts and a sigmoid router, groups of experts or a scaling factor");
   if (m.norm_placement != config::NormPlacement::pre || m.swiglu_clamp != 0.0 || m.rotary_percent != 1.0 ||
-      m.activation != config::Activation::swiglu || !m.window_pattern.empty())
+      m.activation != config::ActivationKind::swiglu || !m.window_pattern.empty())
     no_class(source, "experts and this activation, norm placement, rotary_percent or window_pattern");
   if (m.moe_layer_freq > 1) no_class(source, "experts in every n-th layer (model.moe_layer_freq)");
   if (shared) {
@@ -245,7 +245,7 @@ Architecture architecture_of(const JsonKeys& keys) {
 
 Architecture architecture_for(const ModelConfig& model, const std::string& source) {
   const double scalar = model.query_pre_attn_scalar;
-  if (model.activation != config::Activation::geglu && scalar != 0.0 &&
+  if (model.activation != config::ActivationKind::geglu && scalar != 0.0 &&
       scalar != static_cast<double>(model.kv_channels))
     no_class(source, "model.query_pre_attn_scalar other than model.kv_channels, except Gemma 3");
   return model.family == config::Family::gpt ? gpt_class(model, source) : llama_class(model, source);

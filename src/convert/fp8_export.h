@@ -32,6 +32,7 @@
 namespace te::convert {
 
 enum class Fp8Format : uint8_t { off, block, tensor };
+TE_NAMES(Fp8Format, "off", "block", "tensor")
 
 inline constexpr int64_t kFp8Block = 128;
 inline constexpr float kE4m3Max = 448.0f;

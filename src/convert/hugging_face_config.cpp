@@ -16,7 +16,7 @@
 namespace te::convert {
 namespace {
 
-using config::Activation;
+using config::ActivationKind;
 using config::ModelConfig;
 using nlohmann::json;
 
@@ -192,7 +192,7 @@ void read_gemma(const JsonKeys& keys, ModelConfig& model) {
     keys.must_be("use_bidirectional_attention", keys.boolean("use_bidirectional_attention", false), false,
                  "te-train's attention is causal");
   keys.without_effect({"_sliding_window_pattern"});  // transformers writes this copy but does not read it
-  model.activation = Activation::geglu;
+  model.activation = ActivationKind::geglu;
   model.qk_norm = config::QkNorm::head;
   model.norm_placement = config::NormPlacement::both;
   model.layernorm_zero_centered_gamma = true;
@@ -209,7 +209,7 @@ void read_nanochat(const JsonKeys& keys, ModelConfig& model) {
   model.final_logit_softcapping = keys.number_or(cap, keys.given(cap) ? 0.0 : 15.0);
   if (keys.has(cap) && model.final_logit_softcapping <= 0.0)
     keys.refuse(cap, "must be above 0 or null", "compare with the model's original");
-  model.activation = Activation::relu2;
+  model.activation = ActivationKind::relu2;
   model.qk_norm = config::QkNorm::head_no_gain;
   model.norm_gain = false;
   model.embedding_norm = true;
@@ -322,16 +322,16 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   return model;
 }
 
-Activation activation_of(const JsonKeys& keys, const char* key, const std::string& absent) {
+ActivationKind activation_of(const JsonKeys& keys, const char* key, const std::string& absent) {
   const std::string name = keys.text(key, absent);
   keys.must_be_one_of(
       key, name,
       {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "gelu_python", "relu", "relu2", "silu", "swish"},
       "te-train supports no other activations");
-  if (name == "gelu" || name == "gelu_python") return Activation::gelu_exact;
-  if (name == "relu") return Activation::relu;
-  if (name == "relu2") return Activation::relu2;
-  return name == "silu" || name == "swish" ? Activation::silu : Activation::gelu;
+  if (name == "gelu" || name == "gelu_python") return ActivationKind::gelu_exact;
+  if (name == "relu") return ActivationKind::relu;
+  if (name == "relu2") return ActivationKind::relu2;
+  return name == "silu" || name == "swish" ? ActivationKind::silu : ActivationKind::gelu;
 }
 
 ModelConfig read_gpt2(const JsonKeys& keys) {

@@ -9,7 +9,7 @@
 namespace te::convert {
 namespace {
 
-using config::Activation;
+using config::ActivationKind;
 using config::ModelConfig;
 using nlohmann::json;
 
@@ -159,13 +159,13 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
 
 const char* activation_name(const ModelConfig& m) {
   switch (m.activation) {
-    case Activation::gelu_exact:
+    case ActivationKind::gelu_exact:
       return "gelu";
-    case Activation::relu:
+    case ActivationKind::relu:
       return "relu";
-    case Activation::relu2:
+    case ActivationKind::relu2:
       return "relu2";
-    case Activation::silu:
+    case ActivationKind::silu:
       return "silu";
     default:
       return "gelu_new";

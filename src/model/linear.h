@@ -39,7 +39,7 @@ using RecomputeInput = std::function<ProducedOperand(const OperandRequest&)>;
 /// The activation in the epilogue of a GEMM (kernels/gemm/gemm_activation.h): applied to the result of linear_fc1's
 /// fprop, or its backward pass applied to the result of linear_fc2's dgrad. Empty: none.
 struct EpilogueActivation {
-  kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
+  ActivationKind kind = ActivationKind::swiglu;
   ProducedOperand
       y;     ///< out [tokens, ffn]: the activation's result; in the backward pass optional, not quantized
   Tensor x;  ///< backward [tokens, fc1]: the activation's input

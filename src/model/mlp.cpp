@@ -2,27 +2,9 @@
 
 namespace te::model {
 
-kernels::ActivationKind activation_kind(const config::ModelConfig& model) {
-  using kernels::ActivationKind;
-  switch (model.activation) {
-    case config::Activation::gelu:
-      return ActivationKind::gelu;
-    case config::Activation::gelu_exact:
-      return ActivationKind::gelu_exact;
-    case config::Activation::relu:
-      return ActivationKind::relu;
-    case config::Activation::relu2:
-      return ActivationKind::relu2;
-    case config::Activation::silu:
-      return ActivationKind::silu;
-    case config::Activation::swiglu:
-      return model.swiglu_clamp > 0.0 ? ActivationKind::swiglu_clamped : ActivationKind::swiglu;
-    case config::Activation::geglu:
-      return ActivationKind::geglu;
-    case config::Activation::automatic:
-      break;
-  }
-  internal_error("model.activation has not been resolved", std::source_location::current());
+ActivationKind activation_kind(const config::ModelConfig& model) {
+  TE_CHECK(model.activation != ActivationKind::automatic, "model.activation has not been resolved");
+  return model.swiglu_clamp > 0.0 ? ActivationKind::swiglu_clamped : model.activation;
 }
 
 Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,

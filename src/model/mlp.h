@@ -18,7 +18,7 @@
 
 namespace te::model {
 
-kernels::ActivationKind activation_kind(const config::ModelConfig& model);
+ActivationKind activation_kind(const config::ModelConfig& model);
 
 class Mlp final : public FeedForward {
  public:
@@ -91,7 +91,7 @@ class Mlp final : public FeedForward {
   Dimensions dims_;
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
-  kernels::ActivationKind kind_;
+  ActivationKind kind_;
   float clamp_;  ///< for clamped kinds
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;

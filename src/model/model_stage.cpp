@@ -78,7 +78,7 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<parallel::G
            "parallel.expert is {}, but the expert group has {} ranks", config_.parallel.expert,
            groups_->expert().size());
   if (config_.model.num_moe_experts > 0 && groups_->data().size() > 1 &&
-      config_.model.moe_router_load_balancing_type == config::MoeLoadBalancing::global_aux_loss)
+      config_.model.moe_router_load_balancing_type == config::BalanceScope::global)
     user_error(
         "model.moe_router_load_balancing_type global_aux_loss needs one data-parallel rank, but there are "
         "{}; use aux_loss or seq_aux_loss",

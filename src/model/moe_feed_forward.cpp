@@ -22,25 +22,12 @@ using parameters::Parameter;
 using parameters::ParameterShard;
 
 kernels::RouterRule router_rule(const config::ModelConfig& m) {
-  return {.score = m.moe_router_score_function == config::MoeScoreFunction::softmax
-                       ? kernels::RouterScore::softmax
-                       : kernels::RouterScore::sigmoid,
+  return {.score = m.moe_router_score_function,
           .topk = m.moe_router_topk,
           .normalize = m.moe_router_norm_topk_prob,
           .scaling = static_cast<float>(m.moe_router_topk_scaling_factor),
           .groups = m.moe_router_num_groups,
           .group_topk = m.moe_router_group_topk};
-}
-
-kernels::BalanceScope balance_scope(config::MoeLoadBalancing type) {
-  switch (type) {
-    case config::MoeLoadBalancing::seq_aux_loss:
-      return kernels::BalanceScope::sequence;
-    case config::MoeLoadBalancing::global_aux_loss:
-      return kernels::BalanceScope::global;
-    default:
-      return kernels::BalanceScope::microbatch;
-  }
 }
 
 /// With sequence parallelism a rank's rows may be parts of several sequences, which count as one
@@ -80,7 +67,7 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       ffn_(config.model.moe_ffn_hidden_size),
       shared_ffn_(config.model.moe_shared_expert_intermediate_size),
       rule_(router_rule(config.model)),
-      scope_(balance_scope(config.model.moe_router_load_balancing_type)),
+      scope_(config.model.moe_router_load_balancing_type),
       balance_coefficient_(static_cast<float>(config.model.moe_aux_loss_coeff)),
       z_coefficient_(static_cast<float>(config.model.moe_z_loss_coeff)),
       kind_(activation_kind(config.model)),

@@ -177,7 +177,6 @@ class MoeFeedForward final : public FeedForward {
   void router_backward(const Context& context, const Activations& a, const Tensor& dx,
                        const Pass& pass) const;
   int64_t row_alignment() const;
-  /// Rows of the experts of this rank.
   /// Rows of the experts for so many tokens; inference has no capacity.
   int64_t rows_of(int64_t tokens, bool inference = false) const;
   int64_t halves() const { return kernels::is_gated(kind_) ? 2 : 1; }
@@ -195,10 +194,10 @@ class MoeFeedForward final : public FeedForward {
   int64_t experts_, ffn_, shared_ffn_;
   int64_t capacity_ = 0;  ///< tokens of a microbatch per expert; 0: no limit
   kernels::RouterRule rule_;
-  kernels::BalanceScope scope_;
+  BalanceScope scope_;
   float balance_coefficient_, z_coefficient_;
   std::vector<parallel::Communicator*> token_ranks_;  ///< ranks with the other tokens of the microbatch
-  kernels::ActivationKind kind_;
+  ActivationKind kind_;
   float clamp_;
   parameters::Parameter *router_, *gate_ = nullptr;
   parameters::Parameter* bias_ = nullptr;  ///< of the selection; its gradient is zero

@@ -10,7 +10,7 @@ namespace te::train {
 
 SwigluAlignment::SwigluAlignment(const config::ModelConfig& model,
                                  const parameters::ParameterStore& parameters) {
-  if (model.activation != config::Activation::swiglu) return;
+  if (model.activation != config::ActivationKind::swiglu) return;
   for (const parameters::Parameter& parameter : parameters.parameters())
     if (parameter.id.role == ParameterRole::linear_fc1 && parameter.id.part == ParameterPart::weight &&
         parameter.trainable)

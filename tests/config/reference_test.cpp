@@ -86,7 +86,7 @@ TEST(Enums, NamesAndValuesAgree) {
   expect_names<LrDecay>({"cosine", "linear", "constant", "wsd"});
   expect_names<RopeScalingKind>({"none", "linear", "llama3", "yarn"});
   expect_names<PositionEmbedding>({"auto", "learned", "rope"});
-  expect_names<Activation>({"auto", "swiglu", "gelu", "gelu_exact", "relu", "silu", "geglu", "relu2"});
+  expect_names<ActivationKind>({"auto", "swiglu", "gelu", "gelu_exact", "relu", "silu", "geglu", "relu2"});
   expect_names<QkNorm>({"none", "head", "projection", "head_no_gain"});
   expect_names<NormPlacement>({"pre", "post", "both"});
   expect_names<OptimizerName>({"adamw", "muon"});

@@ -78,7 +78,7 @@ TEST(Validate, Family) {
                   {"model.swiglu_clamp (7) is for model.activation swiglu, but it is geglu"});
   expect_rejected(gpt("model.activation=geglu"), {"model.activation geglu is not for model.family gpt"});
   EXPECT_EQ(small({"model.activation=relu2"}).model.fc1_width(), small().model.ffn_hidden_size);
-  EXPECT_EQ(small(gpt("model.activation=relu2")).model.activation, Activation::relu2);
+  EXPECT_EQ(small(gpt("model.activation=relu2")).model.activation, ActivationKind::relu2);
   expect_rejected({"model.activation=relu2", "model.num_moe_experts=4"},
                   {"model.activation relu2 cannot be combined with model.num_moe_experts"});
   expect_rejected(gpt("model.norm_gain=false"), {"model.norm_gain is a key of model.family llama"});
@@ -113,13 +113,13 @@ TEST(Validate, Family) {
 TEST(Validate, FamilyDefaults) {
   const Config gpt = small({"model.family=gpt", "model.hidden_dropout=0.2"}), llama = small();
   EXPECT_EQ(gpt.model.position_embedding, PositionEmbedding::learned);
-  EXPECT_EQ(gpt.model.activation, Activation::gelu);
+  EXPECT_EQ(gpt.model.activation, ActivationKind::gelu);
   EXPECT_EQ(llama.model.position_embedding, PositionEmbedding::rope);
-  EXPECT_EQ(llama.model.activation, Activation::swiglu);
+  EXPECT_EQ(llama.model.activation, ActivationKind::swiglu);
   const Config neox = small({"model.family=gpt", "model.position_embedding=rope", "model.rotary_percent=0.25",
                              "model.activation=relu"});
   EXPECT_EQ(neox.model.rotary_pairs(), 2);  // attention heads of width 16
-  EXPECT_EQ(neox.model.activation, Activation::relu);
+  EXPECT_EQ(neox.model.activation, ActivationKind::relu);
 }
 
 // A window that is not shorter than the sequences has no effect.

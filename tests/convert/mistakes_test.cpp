@@ -26,7 +26,7 @@ TEST(Export, RefusesNanochatInPart) {
     return refusal([&] { convert::architecture_for(model, "run"); });
   };
   ModelConfig llama;
-  llama.activation = config::Activation::swiglu;
+  llama.activation = config::ActivationKind::swiglu;
   EXPECT_EQ(convert::architecture_for(llama, "run"), convert::Architecture::llama);
   ModelConfig nanochat = llama;
   set_nanochat(nanochat);
@@ -47,7 +47,7 @@ TEST(Export, RefusesNanochatInPart) {
   llama.final_logit_softcapping = 30;
   TE_EXPECT_CONTAINS(refusal_of(llama), "only some of model.activation relu2");
   llama.family = config::Family::gpt;
-  llama.activation = config::Activation::gelu;
+  llama.activation = config::ActivationKind::gelu;
   TE_EXPECT_CONTAINS(refusal_of(llama), "LayerNorm and model.final_logit_softcapping");
   for (const auto change : std::initializer_list<void (*)(ModelConfig&)>{
            [](ModelConfig& m) { m.sliding_window = 4; }, [](ModelConfig& m) { m.scale_embedding = true; },
@@ -205,7 +205,7 @@ config::ModelConfig model_of(const char* name, const json& patch) {
 
 TEST(ConfigJson, SquaredRelu) {
   const config::ModelConfig model = model_of("gpt2", {{"activation_function", "relu2"}});
-  EXPECT_EQ(model.activation, config::Activation::relu2);
+  EXPECT_EQ(model.activation, config::ActivationKind::relu2);
   EXPECT_EQ(parse_json(convert::hugging_face_config(model, DType::f32, {}, "run"))["activation_function"],
             "relu2");
 }
@@ -409,7 +409,7 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       llama, [](ModelConfig& m) { m.sliding_window = 5, m.window_pattern = "w f", m.add_mlp_bias = true; },
       "model.sliding_window and these biases");
   refused(
-      llama, [](ModelConfig& m) { m.activation = config::Activation::geglu; }, "Gemma 3 has all of them");
+      llama, [](ModelConfig& m) { m.activation = config::ActivationKind::geglu; }, "Gemma 3 has all of them");
   refused(
       llama, [](ModelConfig& m) { m.query_pre_attn_scalar = 7; }, "model.query_pre_attn_scalar");
   refused(
@@ -426,7 +426,7 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       llama, [](ModelConfig& m) { m.rotary_percent = 0.5, m.add_qkv_bias = true; }, "model.rotary_percent");
   const config::ModelConfig mixtral = convert::read_hugging_face_config(fixture("mixtral") / "config.json");
   refused(
-      mixtral, [](ModelConfig& m) { m.moe_router_score_function = config::MoeScoreFunction::sigmoid; },
+      mixtral, [](ModelConfig& m) { m.moe_router_score_function = config::RouterScore::sigmoid; },
       "a sigmoid router");
   refused(
       mixtral, [](ModelConfig& m) { m.moe_shared_expert_intermediate_size = 4; }, "a shared expert");

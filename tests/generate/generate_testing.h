@@ -130,7 +130,7 @@ inline std::vector<ModelVariant> model_variants() {
       {"gpt_neox", Family::gpt,
        [](ModelConfig& m) {
          m.position_embedding = config::PositionEmbedding::rope, m.rotary_percent = 0.5;
-         m.parallel_residual = true, m.activation = config::Activation::gelu_exact;
+         m.parallel_residual = true, m.activation = config::ActivationKind::gelu_exact;
        }},
       {"experts", Family::llama, [](ModelConfig& m) {
          set_fp8_experts(m);

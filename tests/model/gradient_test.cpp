@@ -148,7 +148,7 @@ TEST(ModelGradient, NanoChat) {
 
 TEST(ModelGradient, SquaredReluAndCappedLogits) {
   Config config = tiny_config(Family::gpt);
-  config.model.activation = config::Activation::relu2;
+  config.model.activation = config::ActivationKind::relu2;
   config.model.final_logit_softcapping = 1.5;
   check_gradients(config);
 }
@@ -165,7 +165,7 @@ TEST(ModelGradient, ParallelResidualWithPartialRotation) {
   config.model.position_embedding = config::PositionEmbedding::rope;
   config.model.rotary_percent = 0.5;
   config.model.parallel_residual = true;
-  config.model.activation = config::Activation::gelu_exact;
+  config.model.activation = config::ActivationKind::gelu_exact;
   check_gradients(config);
 }
 
@@ -233,7 +233,7 @@ TEST(ModelGradient, Gemma3) {
 
 TEST(ModelGradient, GptWithSilu) {
   Config config = tiny_config(Family::gpt);
-  config.model.activation = config::Activation::silu;
+  config.model.activation = config::ActivationKind::silu;
   check_gradients(config);
 }
 
@@ -256,7 +256,7 @@ TEST(ModelGradient, MixtureOfExperts) {
   config.model.moe_shared_expert_gate = false;
   config.model.moe_router_topk_scaling_factor = 2.0;
   check_gradients(config);
-  config.model.moe_router_score_function = config::MoeScoreFunction::sigmoid;
+  config.model.moe_router_score_function = config::RouterScore::sigmoid;
   config.model.moe_shared_expert_intermediate_size = 0;
   check_gradients(config);
   // Steps are small, because they may change which tokens are dropped.

@@ -48,8 +48,8 @@ TEST(MoeModel, OneExpertEqualsTheMlp) {
 // The gradients of balance and z-loss, by finite differences of the losses in the statistics. Selections do not change
 // in steps as small as these.
 TEST(MoeModel, LossesOfTheRouterHaveTheirGradients) {
-  for (const auto type : {config::MoeLoadBalancing::aux_loss, config::MoeLoadBalancing::seq_aux_loss,
-                          config::MoeLoadBalancing::global_aux_loss}) {
+  for (const auto type :
+       {config::BalanceScope::microbatch, config::BalanceScope::sequence, config::BalanceScope::global}) {
     Config config = experts_config();
     config.model.moe_router_load_balancing_type = type;
     config.model.moe_aux_loss_coeff = 3.0;

@@ -10,7 +10,7 @@ namespace te::testing {
 /// Sets Gemma 3's features in a model of any size: every third layer without a window and with its own rotary
 /// frequencies.
 inline void set_gemma3(config::ModelConfig& model) {
-  model.activation = config::Activation::geglu;
+  model.activation = config::ActivationKind::geglu;
   model.norm_placement = config::NormPlacement::both;
   model.qk_norm = config::QkNorm::head;
   model.layernorm_zero_centered_gamma = true;
@@ -24,7 +24,7 @@ inline void set_gemma3(config::ModelConfig& model) {
 
 /// Sets nanochat's features; the cap is low, so that it matters for small logits.
 inline void set_nanochat(config::ModelConfig& model) {
-  model.activation = config::Activation::relu2;
+  model.activation = config::ActivationKind::relu2;
   model.qk_norm = config::QkNorm::head_no_gain;
   model.norm_gain = false;
   model.embedding_norm = true;

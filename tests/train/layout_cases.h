@@ -126,7 +126,7 @@ inline void set_variant(config::ModelConfig& m, ModelVariant model_variant, int 
       m.position_embedding = config::PositionEmbedding::rope;
       m.rotary_percent = 0.5;
       m.parallel_residual = true;
-      m.activation = config::Activation::gelu_exact;
+      m.activation = config::ActivationKind::gelu_exact;
       break;
     case ModelVariant::biases_window:
       m.add_qkv_bias = m.add_proj_bias = m.add_mlp_bias = true;

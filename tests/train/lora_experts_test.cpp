@@ -60,7 +60,7 @@ TEST_P(LoraExperts, TrainOnlyTheAdapter) {
     config::Config config = experts_config(GetParam());
     config.adapter.target = target;
     config.model.moe_router_enable_expert_bias = true;
-    config.model.moe_router_score_function = config::MoeScoreFunction::sigmoid;
+    config.model.moe_router_score_function = config::RouterScore::sigmoid;
     config::validate(config);
     TrainingRun run(config);
     const auto bytes_of = [](const Parameter& parameter) {

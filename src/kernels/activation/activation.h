@@ -14,13 +14,14 @@
 // sigmoid is then zero. A clamped value gets no gradient; a value exactly on the bound does. NaN stays NaN.
 #pragma once
 
+#include "core/choices.h"
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/quantize/fp8_output.h"
 
 namespace te::kernels {
 
-enum class ActivationKind : uint8_t { swiglu, swiglu_clamped, gelu, gelu_exact, relu, silu, geglu, relu2 };
+using te::ActivationKind;
 
 /// x holds the gate and up projections next to each other.
 constexpr bool is_gated(ActivationKind kind) {

@@ -124,6 +124,8 @@ void visit_activation(ActivationKind kind, Fn&& fn) {
       return fn.template operator()<ActivationKind::geglu>();
     case ActivationKind::relu2:
       return fn.template operator()<ActivationKind::relu2>();
+    case ActivationKind::automatic:
+      break;
   }
 }
 

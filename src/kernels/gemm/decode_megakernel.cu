@@ -327,7 +327,7 @@ __global__ void __maxnreg__(kMegakernelRegisters<kRows>)
 // --- launch --------------------------------------------------------------------------------------------------------
 
 bool is_gated(const MegakernelGemm& g) {
-  return g.activated && is_gated(g.kind);
+  return g.activated && kernels::is_gated(g.kind);
 }
 
 int weight_row_bytes(const MegakernelGemm& g) {

@@ -17,12 +17,14 @@
 
 #include <cstdint>
 
+#include "core/choices.h"
 #include "core/device.h"
 #include "core/tensor.h"
 
 namespace te::kernels {
 
-enum class RouterScore : uint8_t { softmax, sigmoid };
+using te::BalanceScope;
+using te::RouterScore;
 
 constexpr int64_t kMaxExperts = 1024;
 
@@ -61,17 +63,15 @@ int64_t router_statistics_parts(int64_t length, int64_t sequences);
 /// Elements of RouterStatistics::scratch.
 int64_t router_statistics_scratch(int64_t tokens, int64_t sequences, int64_t experts);
 
-/// Load-balancing loss (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961), as in Megatron-LM:
-///   E * sum over experts of (share of the selections that went to the expert) * (mean score)
-/// of the microbatch (all sequences together), of each sequence (then their mean), or with the shares of all
-/// microbatches of the step up to this one.
-enum class BalanceScope : uint8_t { microbatch, sequence, global };
-
 /// Statistics of a layer over the microbatches of a step.
 constexpr int kRouterSums =
     5;  ///< balance loss, mean z-loss, mean entropy (of each microbatch, added), microbatches, dropped selections
 constexpr int kRouterDropped = 4;
 
+/// Load-balancing loss (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961), as in Megatron-LM:
+///   E * sum over experts of (share of the selections that went to the expert) * (mean score)
+/// of the microbatch (all sequences together), of each sequence (then their mean), or with the shares of all
+/// microbatches of the step up to this one.
 struct RouterBalance {
   BalanceScope scope = BalanceScope::microbatch;
   int64_t topk = 1;

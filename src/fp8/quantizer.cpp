@@ -134,7 +134,9 @@ ReadyOperand Quantizer::complete(const Context& context, Operand operand, const 
   if (observed()) mode.record_amax = mode.count = false;
   mode = mode_of(operand, mode);
   operand.high_precision = produced.high_precision;
-  const bool nothing_left = !mode.rowwise && !operand.columnwise && !mode.record_amax;
+  // With precision.overrides an operand may have only the layout that the pass does not need.
+  const bool nothing_left =
+      !(mode.rowwise && operand.rowwise) && !(mode.columnwise && operand.columnwise) && !mode.record_amax;
   if (!quantized || nothing_left)
     bypass(context, operand, mode, missing);
   else if (!mode.rowwise && operand.columnwise)

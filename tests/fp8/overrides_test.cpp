@@ -84,6 +84,17 @@ TEST(Overrides, SelectSingleGemms) {
   }
 }
 
+// Inputs have only the layout of wgrad, which an evaluation does not need.
+TEST(Overrides, EvaluationsWithoutQuantizedGemmsEqualTheBf16Model) {
+  config::Config plain = tiny("");
+  plain.precision.fp8 = Fp8Mode::off;
+  for (const std::string recipe : {"delayed", "tensorwise", "rowwise", "blockwise"}) {
+    SCOPED_TRACE(recipe);
+    EXPECT_EQ(TinyModel(tiny(fmt::format("layers 0-1: {}; fprop: bf16", recipe))).evaluate(),
+              TinyModel(plain).evaluate());
+  }
+}
+
 TEST(Overrides, SelectFormatsOfOperands) {
   TinyModel model(tiny("grad_output: e4m3; linear_fc2 input: e5m2"));
   int seen = 0;

@@ -109,7 +109,7 @@ inline Producer activation_producer(kernels::ActivationKind kind, DType dtype, D
                                     int64_t cols, bool stored) {
   const std::string name = stored ? "activation_forward, stored" : "activation_forward";
   return {name, dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
-            TestTensor x(context, dtype, {rows, is_gated(kind) ? 2 * cols : cols}),
+            TestTensor x(context, dtype, {rows, kernels::is_gated(kind) ? 2 * cols : cols}),
                 y(context, dtype, {rows, cols});
             x.fill_normal(22, 2.0f);
             const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
@@ -130,7 +130,7 @@ inline Producer gemm_activation_producer(kernels::ActivationKind kind, int64_t r
           rows,
           cols,
           [=](const Context& context, const Fp8Output& out) {
-            const Fp8ActivationOperands operands(context, {kind, rows, cols, k, !is_gated(kind)});
+            const Fp8ActivationOperands operands(context, {kind, rows, cols, k, !kernels::is_gated(kind)});
             kernels::gemm_activation_forward(context, out ? operands.quantized(out) : operands.stored());
             SideOutputs side{{"out", operands.out.raw()}};
             if (!out) side["values"] = operands.y.raw();
@@ -144,7 +144,7 @@ inline Producer activation_gradient_producer(kernels::ActivationKind kind, DType
   const std::string name = stored ? "activation_backward, stored" : "activation_backward";
   return {name, dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
             TestTensor x(context, dtype, {rows, cols}), dbias(context, DType::f32, {cols});
-            TestTensor dy(context, dtype, {rows, is_gated(kind) ? cols / 2 : cols});
+            TestTensor dy(context, dtype, {rows, kernels::is_gated(kind) ? cols / 2 : cols});
             TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
             x.fill_normal(23, 2.0f), dy.fill_normal(24), dbias.fill_value(1.0f);
             const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);

@@ -77,6 +77,23 @@ void check_no_experts(const ModelConfig& m) {
   }
 }
 
+/// Some layer must have experts.
+void check_expert_layers(const ModelConfig& m) {
+  if (m.first_k_dense >= m.num_layers)
+    user_error(
+        "model.first_k_dense ({}) must be below model.num_layers ({}); leave model.num_moe_experts out "
+        "for a dense model",
+        m.first_k_dense, m.num_layers);
+  bool any = false;
+  for (int64_t layer = 0; layer < m.num_layers; ++layer) any = any || m.has_experts(layer);
+  if (!any)
+    user_error(
+        "model.moe_layer_freq ({}) and model.first_k_dense ({}) give none of the {} layers experts: lower "
+        "one "
+        "of them, or leave model.num_moe_experts out for a dense model",
+        m.moe_layer_freq, m.first_k_dense, m.num_layers);
+}
+
 }  // namespace
 
 void check_experts(const ModelConfig& m) {
@@ -91,11 +108,7 @@ void check_experts(const ModelConfig& m) {
   if (m.moe_router_topk > m.num_moe_experts)
     user_error("model.moe_router_topk ({}) is above model.num_moe_experts ({})", m.moe_router_topk,
                m.num_moe_experts);
-  if (m.first_k_dense >= m.num_layers)
-    user_error(
-        "model.first_k_dense ({}) must be below model.num_layers ({}); leave model.num_moe_experts out "
-        "for a dense model",
-        m.first_k_dense, m.num_layers);
+  check_expert_layers(m);
   const int64_t groups = m.moe_router_num_groups, chosen = m.moe_router_group_topk;
   if (m.num_moe_experts % groups != 0)
     user_error("model.num_moe_experts ({}) is not a multiple of model.moe_router_num_groups ({})",

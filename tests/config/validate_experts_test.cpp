@@ -16,6 +16,9 @@ TEST(Validate, Experts) {
                   {"model.moe_router_topk (9) is above model.num_moe_experts (8)"});
   expect_rejected(with({"model.first_k_dense=100"}),
                   {"model.first_k_dense (100) must be below model.num_layers"});
+  small(with({"model.moe_layer_freq=100"}));
+  expect_rejected(with({"model.moe_layer_freq=2", "model.first_k_dense=1"}),
+                  {"model.moe_layer_freq (2) and model.first_k_dense (1) give none of the 2 layers experts"});
   expect_rejected(with({"model.moe_router_num_groups=3"}),
                   {"not a multiple of model.moe_router_num_groups (3)"});
   expect_rejected(with({"model.moe_router_num_groups=4", "model.moe_router_group_topk=5"}),

@@ -208,6 +208,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
              {"z_loss", number(r.z_loss)}};
     if (r.dropped > 0) layer["dropped"] = number(r.dropped);
     if (r.dispatch_rounds > 0) layer["dispatch_rounds"] = number(r.dispatch_rounds);
+    if (r.bias_range) layer["bias_range"] = number(*r.bias_range);
   }
   for (const auto& [name, value] : m.guard) record["guard"][name] = number(value);
   if (m.spikes_total > 0) {

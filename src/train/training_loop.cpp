@@ -37,7 +37,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},
       spikes_(config_, progress_.spikes),
       fp8_health_(context_, runner_.model().recipe().table()),
-      routing_(context_, runner_.model().routing()),
+      routing_(context_, runner_.model().routing(), runner_.model().parameters()),
       remaining_({.train_steps = config_.training.train_steps,
                   .eval_interval = batches_.validation_sets() > 0 ? config_.training.eval_interval : 0,
                   .save_every = config_.checkpoint.save_every,

@@ -37,7 +37,7 @@ TEST(ExpertParallel, CountsTheRoundsOfAStep) {
     std::fill_n(batch.tokens.as<int32_t>(), batch.tokens.bytes() / sizeof(int32_t), 5);
     std::fill_n(batch.targets.as<int32_t>(), batch.targets.bytes() / sizeof(int32_t), 7);
     batch.counted = config.training.global_batch_size * config.model.seq_length;
-    train::RoutingReader reader(cpu, runner.model().routing());
+    train::RoutingReader reader(cpu, runner.model().routing(), runner.model().parameters());
     for (int step = 1; step <= 2; ++step) {
       runner.launch(batch, step, 0, false);
       runner.optimizer().finish_step(false);

@@ -154,6 +154,13 @@ TEST_F(Training, TheBiasOfExpertsBalancesThem) {
   };
   const double without = unbalance("without", "false"), with = unbalance("with", "true");
   EXPECT_LT(with, without - 0.2);
+  EXPECT_FALSE(folder_.records("without").front().at("experts").at("layers.1").contains("bias_range"));
+  const auto range = [&](size_t step) {
+    return folder_.records("with").at(step).at("experts").at("layers.1").at("bias_range").get<double>();
+  };
+  EXPECT_NEAR(range(0), 2 * 0.005, 1e-7);  // some are above the mean load, others below it
+  EXPECT_GT(range(20), range(0));
+  EXPECT_LE(range(59), 60 * 2 * 0.005);
 }
 
 TEST_F(Training, Fp8StatisticsOfExperts) {

@@ -104,7 +104,8 @@ const auto kModelRows = std::to_array<Key>({
     {TE_KEY(model.moe_router_group_topk), kBuiltIn, from_to(1, 1024),
      "Number of groups from which a token selects its experts; must divide `moe_router_topk`."},
     {TE_KEY(model.moe_router_load_balancing_type), kBuiltIn, kAny,
-     "Balance loss of each microbatch on each rank, of each sequence, or with the step's loads so far."},
+     "Balance loss of each microbatch on each rank, of each sequence, or with the step's loads so far on all "
+     "ranks."},
     {TE_KEY(model.moe_aux_loss_coeff), kBuiltIn, at_least(0),
      "Coefficient of the load-balancing loss of each layer."},
     {TE_KEY(model.moe_expert_capacity_factor), kBuiltIn, from_to(0, 1024),

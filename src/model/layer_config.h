@@ -22,6 +22,8 @@ struct LayerConfig {
   const ContextParallel* ranks = nullptr;  ///< of context parallelism; null: one rank
   int64_t max_documents = 0;               ///< documents of a microbatch, with data.document_mask; else 0
   ExpertRanks* experts = nullptr;          ///< the ranks that divide the experts; null: one rank
+  /// The ranks with the other sequences of the global batch, for their experts' loads; null: one rank.
+  parallel::Communicator* batch_ranks = nullptr;
 
   static LayerConfig of(const config::Config& config, const parallel::TensorParallel& tensor,
                         ExpertRanks* experts = nullptr);

@@ -77,12 +77,6 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<parallel::G
   TE_CHECK(config_.parallel.expert == groups_->expert().size(),
            "parallel.expert is {}, but the expert group has {} ranks", config_.parallel.expert,
            groups_->expert().size());
-  if (config_.model.num_moe_experts > 0 && groups_->data().size() > 1 &&
-      config_.model.moe_router_load_balancing_type == config::BalanceScope::global)
-    user_error(
-        "model.moe_router_load_balancing_type global_aux_loss needs one data-parallel rank, but there are "
-        "{}; use aux_loss or seq_aux_loss",
-        groups_->data().size());
   for (const Stack::Chunk& chunk : stack_.chunks) chunks_.push_back({chunk, {}});
 }
 
@@ -226,7 +220,9 @@ void ModelStage::reset_routing(const Context& context) {
 
 void ModelStage::update_router_bias(const Context& context, const int32_t* skip) const {
   if (!routing_counts_ || !config_.model.moe_router_enable_expert_bias) return;
-  if (groups_->data().size() > 1)
+  const bool reduced =  // by every microbatch
+      config_.model.moe_router_load_balancing_type == config::MoeLoadBalancing::global_aux_loss;
+  if (groups_->data().size() > 1 && !reduced)
     groups_->data().all_reduce(context, routing_counts_, parallel::ReduceOp::sum);
   for (const TransformerLayer& layer : stack_.layers)
     layer.update_router_bias(context, stack_.parameters, skip);

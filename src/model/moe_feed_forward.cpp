@@ -70,6 +70,7 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       scope_(config.model.moe_router_load_balancing_type),
       balance_coefficient_(static_cast<float>(config.model.moe_aux_loss_coeff)),
       z_coefficient_(static_cast<float>(config.model.moe_z_loss_coeff)),
+      batch_ranks_(scope_ == kernels::BalanceScope::global ? config.batch_ranks : nullptr),
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
       bias_rate_(static_cast<float>(config.model.moe_router_bias_update_rate)) {
@@ -142,7 +143,6 @@ void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& p
   kernels::expert_rows(
       context, {.experts = a.experts, .offsets = a.offsets, .row_of = a.row_of, .source = a.all_source});
   const bool counted = pass.kind == PassKind::train && statistics_.sums;
-  const int64_t ranks = microbatch_tokens_ / dims_.tokens;  // whose counts include all of these tokens
   kernels::limit_experts(
       context, {.probs = a.probs,
                 .offsets = a.offsets,
@@ -150,7 +150,7 @@ void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& p
                 .capacity = capacity_,
                 .kept = a.kept,
                 .dropped = counted ? statistics_.sums.as<float>() + kernels::kRouterDropped : nullptr,
-                .weight = static_cast<float>(ranks)});
+                .weight = 1.0f / static_cast<float>(dims_.tokens * rule_.topk)});
 }
 
 void MoeFeedForward::route(const Context& context, Activations& a, const Pass& pass) const {
@@ -180,8 +180,9 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
   for (parallel::Communicator* const ranks : token_ranks_)  // of complete sequences
     for (const Tensor& part : {Tensor(a.counts), Tensor(a.score_sums), Tensor(a.token_sums)})
       ranks->all_reduce(context, part, parallel::ReduceOp::sum);
+  if (batch_ranks_ != nullptr) batch_ranks_->all_reduce(context, a.counts, parallel::ReduceOp::sum);
   kernels::router_balance(context, {.scope = scope_,
-                                    .topk = rule_.topk,
+                                    .topk = rule_.topk * (batch_ranks_ != nullptr ? batch_ranks_->size() : 1),
                                     .tokens = microbatch_tokens_,
                                     .counts = a.counts,
                                     .score_sums = a.score_sums,

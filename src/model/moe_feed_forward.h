@@ -197,6 +197,7 @@ class MoeFeedForward final : public FeedForward {
   BalanceScope scope_;
   float balance_coefficient_, z_coefficient_;
   std::vector<parallel::Communicator*> token_ranks_;  ///< ranks with the other tokens of the microbatch
+  parallel::Communicator* batch_ranks_;  ///< whose selections the balance loss counts, too; null: none
   ActivationKind kind_;
   float clamp_;
   parameters::Parameter *router_, *gate_ = nullptr;

@@ -16,6 +16,7 @@ Stack::Stack(const config::Config& run, const parallel::Groups& groups, fp8::Rec
     units.push_back({units.empty() ? 0 : units.back().end, parameters.parameters().size()});
   };
   config.ranks = &ranks;
+  if (groups.data().size() > 1) config.batch_ranks = &groups.data();
   const bool tied = config.model.tie_word_embeddings;
   parameters.train_only(config::trained_parameters(run), run.adapter.on());
   // 1. Embedding.

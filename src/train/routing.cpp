@@ -106,7 +106,7 @@ std::vector<LayerRouting> RoutingReader::read(parallel::World& world) const {
                       .entropy = sum[2] / microbatches,
                       .balance_loss = sum[0] / microbatches,
                       .z_loss = sum[1] / microbatches,
-                      .dropped = sum[kernels::kRouterDropped] / (mean * static_cast<double>(experts)),
+                      .dropped = sum[kernels::kRouterDropped] / microbatches,
                       .dispatch_rounds = rounds[static_cast<size_t>(layer)] / microbatches,
                       .bias_range = {}});
     const auto at = static_cast<size_t>(2 * layer);

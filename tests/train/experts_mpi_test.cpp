@@ -19,37 +19,91 @@ TEST(ExpertParallel, DispatchReachesTheExpertsAndReturns) {
   check_dispatches(cpu, groups.expert());
 }
 
+/// The routing of the second step if all tokens are equal.
+std::vector<train::LayerRouting> routing_of_equal_tokens(const config::Config& config, const Groups& groups) {
+  config::validate(config);
+  const Context cpu = Context::cpu();
+  train::StepRunner runner(config, cpu, groups);
+  runner.allocate();
+  runner.initialize();
+  train::HostBatch batch = runner.make_host_batch();
+  std::fill_n(batch.tokens.as<int32_t>(), batch.tokens.bytes() / sizeof(int32_t), 5);
+  std::fill_n(batch.targets.as<int32_t>(), batch.targets.bytes() / sizeof(int32_t), 7);
+  batch.counted = config.training.global_batch_size * config.model.seq_length;
+  train::RoutingReader reader(cpu, runner.model().routing(), runner.model().parameters());
+  for (int step = 1; step <= 2; ++step) {
+    runner.launch(batch, step, 0, false);
+    runner.optimizer().finish_step(false);
+  }
+  reader.fetch();
+  return reader.read(world());
+}
+
 TEST(ExpertParallel, CountsTheRoundsOfAStep) {
   const int size = world().size();
   if (size == 1 || size > 4) GTEST_SKIP() << "two or four ranks divide eight experts";
-  const Context cpu = Context::cpu();
+  const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(size, 1, 1, 1, size));
   for (const double factor : {2.0 * size, 0.25}) {
     const config::Config config = make_config({.family = Family::llama,
                                                .model_variant = ModelVariant::experts,
                                                .expert = size,
                                                .dispatch_factor = factor});
-    config::validate(config);
-    const Groups groups = Groups::connect(world(), cpu, ProcessGrid::of(size, 1, 1, 1, size));
-    train::StepRunner runner(config, cpu, groups);
-    runner.allocate();
-    runner.initialize();
-    train::HostBatch batch = runner.make_host_batch();
-    std::fill_n(batch.tokens.as<int32_t>(), batch.tokens.bytes() / sizeof(int32_t), 5);
-    std::fill_n(batch.targets.as<int32_t>(), batch.targets.bytes() / sizeof(int32_t), 7);
-    batch.counted = config.training.global_batch_size * config.model.seq_length;
-    train::RoutingReader reader(cpu, runner.model().routing(), runner.model().parameters());
-    for (int step = 1; step <= 2; ++step) {
-      runner.launch(batch, step, 0, false);
-      runner.optimizer().finish_step(false);
-    }
-    reader.fetch();
-    const std::vector<train::LayerRouting> layers = reader.read(world());
+    const std::vector<train::LayerRouting> layers = routing_of_equal_tokens(config, groups);
     ASSERT_EQ(layers.size(), 3u);
     for (const train::LayerRouting& layer : layers) {
       // All tokens are equal: with a small factor, one or two ranks get all selections.
       EXPECT_GE(layer.dispatch_rounds, factor > 1 ? 1.0 : 2.0 * size);
       EXPECT_LE(layer.dispatch_rounds, factor > 1 ? 1.0 : 4.0 * size);
+      ASSERT_TRUE(layer.bias_range.has_value());  // of parts of the bias on the ranks
+      // The first change of the bias may change the selection of the second step.
+      EXPECT_GE(*layer.bias_range, 2 * config.model.moe_router_bias_update_rate - 1e-6);
+      EXPECT_LE(*layer.bias_range, 4 * config.model.moe_router_bias_update_rate + 1e-6);
     }
+  }
+}
+
+// The selected experts get all tokens, and keep their share of a balanced load.
+TEST(ExpertParallel, CountsTheDroppedShareOfAStep) {
+  const int size = world().size();
+  if (size > 4) GTEST_SKIP() << "four ranks divide eight experts";
+  const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(size, 1, 1, 1, size));
+  for (const auto type : {config::MoeLoadBalancing::aux_loss, config::MoeLoadBalancing::global_aux_loss})
+    for (const bool bias : {false, true}) {
+      config::Config config =
+          make_config({.family = Family::llama, .model_variant = ModelVariant::experts, .expert = size});
+      config::ModelConfig& m = config.model;
+      m.num_moe_experts = 8, m.moe_expert_capacity_factor = 1.0;
+      m.moe_router_load_balancing_type = type, m.moe_router_enable_expert_bias = bias;
+      const double kept = static_cast<double>(m.moe_router_topk) / static_cast<double>(m.num_moe_experts);
+      for (const train::LayerRouting& layer : routing_of_equal_tokens(config, groups)) {
+        EXPECT_NEAR(layer.dropped, 1.0 - kept, 1e-5);
+        EXPECT_EQ(layer.bias_range.has_value(), bias);
+      }
+    }
+}
+
+// One microbatch per rank: all ranks together balance what one rank does with all sequences in a microbatch.
+TEST(ExpertParallel, TheGlobalBalanceLossCountsTheSelectionsOfAllRanks) {
+  const int size = world().size();
+  if (size == 1 || size > 4) GTEST_SKIP() << "two or four ranks divide eight experts";
+  const Context cpu = Context::cpu();
+  config::Config config =
+      make_config({.family = Family::llama, .model_variant = ModelVariant::experts, .expert = size});
+  config.model.moe_aux_loss_coeff = 2.0;
+  config.training.global_batch_size = size;
+  const auto run = [&](config::MoeLoadBalancing type, int64_t microbatch, int expert, const Groups& groups) {
+    config.model.moe_router_load_balancing_type = type;
+    config.training.micro_batch_size = microbatch;
+    config.parallel.expert = expert;
+    return run_random_steps(cpu, config, groups, 3);
+  };
+  const std::vector<float> one = run(config::MoeLoadBalancing::aux_loss, size, 1, Groups::single());
+  for (const int expert : {1, size}) {
+    const Groups groups = Groups::connect(world(), cpu, ProcessGrid::of(size, 1, 1, 1, expert));
+    const std::vector<float> all = run(config::MoeLoadBalancing::global_aux_loss, 1, expert, groups);
+    const std::vector<float> own = run(config::MoeLoadBalancing::aux_loss, 1, expert, groups);
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(all[i], one[i], 2e-5f * one[i]) << i;
+    EXPECT_GT(std::abs(own[1] - one[1]), 1e-3f * one[1]);  // the gradient's norm
   }
 }
 

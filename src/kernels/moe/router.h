@@ -65,7 +65,7 @@ int64_t router_statistics_scratch(int64_t tokens, int64_t sequences, int64_t exp
 
 /// Statistics of a layer over the microbatches of a step.
 constexpr int kRouterSums =
-    5;  ///< balance loss, mean z-loss, mean entropy (of each microbatch, added), microbatches, dropped selections
+    5;  ///< balance loss, mean z-loss, mean entropy (of each microbatch, added), microbatches, dropped share (added)
 constexpr int kRouterDropped = 4;
 
 /// Load-balancing loss (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961), as in Megatron-LM:
@@ -74,7 +74,7 @@ constexpr int kRouterDropped = 4;
 /// microbatches of the step up to this one.
 struct RouterBalance {
   BalanceScope scope = BalanceScope::microbatch;
-  int64_t topk = 1;
+  int64_t topk = 1;                       ///< selections in `counts` per token; other ranks' may be included
   int64_t tokens = 0;                     ///< T
   Tensor counts, score_sums, token_sums;  ///< of router_statistics()
   Tensor score_grad;   ///< out fp32 [sequences, E]: gradient of the loss with respect to each token's scores

@@ -19,7 +19,7 @@ namespace te::model {
 struct Stack {
   /// Builds the parts and registers their parameters in the order of the forward pass, so that the gradients of flat
   /// ranges finish from the end. recipe, tensor and ranks must outlive the stack.
-  Stack(const config::Config& config, const parallel::Groups& groups, fp8::Recipe& recipe,
+  Stack(const config::Config& run, const parallel::Groups& groups, fp8::Recipe& recipe,
         parallel::TensorParallel& tensor, const ContextParallel& ranks,
         const FeedForwardFactory& make_feed_forward);
   Stack(const Stack&) = delete;

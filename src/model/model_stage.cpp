@@ -221,7 +221,7 @@ void ModelStage::reset_routing(const Context& context) {
 void ModelStage::update_router_bias(const Context& context, const int32_t* skip) const {
   if (!routing_counts_ || !config_.model.moe_router_enable_expert_bias) return;
   const bool reduced =  // by every microbatch
-      config_.model.moe_router_load_balancing_type == config::MoeLoadBalancing::global_aux_loss;
+      config_.model.moe_router_load_balancing_type == config::BalanceScope::global;
   if (groups_->data().size() > 1 && !reduced)
     groups_->data().all_reduce(context, routing_counts_, parallel::ReduceOp::sum);
   for (const TransformerLayer& layer : stack_.layers)

@@ -70,7 +70,7 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       scope_(config.model.moe_router_load_balancing_type),
       balance_coefficient_(static_cast<float>(config.model.moe_aux_loss_coeff)),
       z_coefficient_(static_cast<float>(config.model.moe_z_loss_coeff)),
-      batch_ranks_(scope_ == kernels::BalanceScope::global ? config.batch_ranks : nullptr),
+      batch_ranks_(scope_ == BalanceScope::global ? config.batch_ranks : nullptr),
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
       bias_rate_(static_cast<float>(config.model.moe_router_bias_update_rate)) {

@@ -67,7 +67,7 @@ TEST(ExpertParallel, CountsTheDroppedShareOfAStep) {
   const int size = world().size();
   if (size > 4) GTEST_SKIP() << "four ranks divide eight experts";
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(size, 1, 1, 1, size));
-  for (const auto type : {config::MoeLoadBalancing::aux_loss, config::MoeLoadBalancing::global_aux_loss})
+  for (const auto type : {config::BalanceScope::microbatch, config::BalanceScope::global})
     for (const bool bias : {false, true}) {
       config::Config config =
           make_config({.family = Family::llama, .model_variant = ModelVariant::experts, .expert = size});
@@ -91,17 +91,17 @@ TEST(ExpertParallel, TheGlobalBalanceLossCountsTheSelectionsOfAllRanks) {
       make_config({.family = Family::llama, .model_variant = ModelVariant::experts, .expert = size});
   config.model.moe_aux_loss_coeff = 2.0;
   config.training.global_batch_size = size;
-  const auto run = [&](config::MoeLoadBalancing type, int64_t microbatch, int expert, const Groups& groups) {
+  const auto run = [&](config::BalanceScope type, int64_t microbatch, int expert, const Groups& groups) {
     config.model.moe_router_load_balancing_type = type;
     config.training.micro_batch_size = microbatch;
     config.parallel.expert = expert;
     return run_random_steps(cpu, config, groups, 3);
   };
-  const std::vector<float> one = run(config::MoeLoadBalancing::aux_loss, size, 1, Groups::single());
+  const std::vector<float> one = run(config::BalanceScope::microbatch, size, 1, Groups::single());
   for (const int expert : {1, size}) {
     const Groups groups = Groups::connect(world(), cpu, ProcessGrid::of(size, 1, 1, 1, expert));
-    const std::vector<float> all = run(config::MoeLoadBalancing::global_aux_loss, 1, expert, groups);
-    const std::vector<float> own = run(config::MoeLoadBalancing::aux_loss, 1, expert, groups);
+    const std::vector<float> all = run(config::BalanceScope::global, 1, expert, groups);
+    const std::vector<float> own = run(config::BalanceScope::microbatch, 1, expert, groups);
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(all[i], one[i], 2e-5f * one[i]) << i;
     EXPECT_GT(std::abs(own[1] - one[1]), 1e-3f * one[1]);  // the gradient's norm
   }

@@ -29,8 +29,11 @@ struct Gpu {
   // --- attention: FLOP/s for long sequences (docs/log/kernels.md) ---
   double attention_forward = 590e12;         ///< head size 128
   double attention_forward_narrow = 430e12;  ///< head size 64
-  double attention_backward = 415e12;        ///< both
-  double attention_ramp = 512;               ///< overhead per sequence, in tokens
+  double attention_backward = 435e12;        ///< both
+  /// Tail effect of the backward pass, in tasks of 128 keys of a sample and key-value head: a group's heads share a
+  /// task, so 8 groups of one sequence have a quarter of the tasks of 32 (fitted to Llama 3.1 8B, measured_test.cpp).
+  double lost_attention_tasks = 100;
+  double attention_ramp = 512;  ///< overhead per sequence, in tokens
 
   // --- fractions of `copy` that memory-bound ops reach (docs/log/kernels.md, "Where the time of a step goes") ---
   double norm = 0.72, activation = 0.87, quantize = 0.80, rope = 0.78, loss = 0.75, optimizer = 1.0,
@@ -46,6 +49,9 @@ struct Gpu {
   /// Cost of overlapped communication to computation, as a fraction of its time: NCCL uses SMs (docs/log/benchmarks.md:
   /// DP4).
   double overlap_cost = 0.45;
+  /// Cost of a message between pipeline stages to each of the two, as a multiple of its time: NCCL's kernels use SMs
+  /// while they wait for each other (docs/log/benchmarks.md: virtual stages, NCCL and copies; 1.9 to 4.9).
+  double message_cost = 3.0;
   /// Copy engines: the fraction of tensor-parallel communication that is hidden. With one GEMM chunk per rank, the
   /// first chunk needs no communication: two ranks ("Communication next to computation", docs/log/kernels.md), four.
   /// With fewer chunks than ranks: derived from four rows of "Copies among four" (docs/log/benchmarks.md). Assumed for

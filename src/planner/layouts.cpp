@@ -242,7 +242,7 @@ class Search {
     user_error(
         "no layout of {} GPUs fits into the {} that a plan may use on an {}; the nearest one needs {} ({}); "
         "options: more GPUs, optimizer.main_grad_dtype: bf16, exp_avg_dtype and exp_avg_sq_dtype: bf16 or "
-        "fp8, store_param_remainders: true",
+        "fp8, store_param_remainders: true, offload: state",
         model_.cluster().gpus, human_bytes(result_.capacity_bytes), model_.cluster().gpu.title,
         human_bytes(nearest_bytes_), nearest_);
   }

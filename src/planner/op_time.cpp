@@ -81,6 +81,8 @@ double gemm_seconds(const OpCall& call, const Gpu& gpu) {
 
 // --- attention ---------------------------------------------------------------------------------------------
 
+constexpr double kTaskKeys = 128;  ///< of a task of the backward pass (kernels/attention/flash_backward.cu)
+
 double attention_seconds(const OpCall& call, const Gpu& gpu) {
   const auto* forward = as<kernels::AttentionForward>(call);
   const auto* backward = as<kernels::AttentionBackward>(call);
@@ -91,7 +93,11 @@ double attention_seconds(const OpCall& call, const Gpu& gpu) {
                                              : gpu.attention_forward;
   double keys = static_cast<double>(shape.seq);
   if (shape.window > 0) keys = std::min(keys, static_cast<double>(shape.window));
-  return cost::op_cost(call).flops / rate * (keys + gpu.attention_ramp) / keys;
+  const double seconds = cost::op_cost(call).flops / rate * (keys + gpu.attention_ramp) / keys;
+  if (forward != nullptr) return seconds;
+  const double tasks = static_cast<double>(shape.batch * shape.num_query_groups) *
+                       std::ceil(static_cast<double>(shape.seq) / kTaskKeys);
+  return seconds * (tasks + gpu.lost_attention_tasks) / tasks;
 }
 
 // --- passes over memory ------------------------------------------------------------------------------------

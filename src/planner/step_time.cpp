@@ -219,7 +219,7 @@ parallel::Costs communication_costs(const config::Config& config, const parallel
 
 /// Seconds of all microbatches' passes on the stage with the most work.
 double slowest_stage_seconds(const parallel::ScheduleShape& shape, const PipelineSplit& split,
-                             const std::vector<DataCommunication>& data, const parallel::Costs&) {
+                             const std::vector<DataCommunication>& data, const parallel::Costs&, double) {
   double largest = 0;
   for (size_t i = 0; i < data.size(); ++i) {
     const StageWork& stage = split.stages[i];
@@ -231,15 +231,19 @@ double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Pipelin
 
 /// Seconds from the first pass to the last one.
 double pipeline_seconds(const parallel::ScheduleShape& shape, const PipelineSplit& split,
-                        const std::vector<DataCommunication>& data, parallel::Costs costs) {
-  if (shape.stages == 1) return slowest_stage_seconds(shape, split, data, costs);
+                        const std::vector<DataCommunication>& data, parallel::Costs costs,
+                        double message_cost) {
+  if (shape.stages == 1) return slowest_stage_seconds(shape, split, data, costs, message_cost);
   for (size_t chunk = 0; chunk < split.chunks.size(); ++chunk) {
     const StageWork& work = split.chunks[chunk];
     const DataCommunication& communication = data[chunk % data.size()];
-    costs.per_chunk.push_back({.forward = work.forward.total() + communication.every_forward() / shape.chunks,
-                               .backward = work.backward.total() + work.wgrad.total() +
-                                           communication.every_backward() / shape.chunks,
-                               .wgrad = work.wgrad.total()});
+    const int neighbors = (chunk > 0 ? 1 : 0) + (chunk + 1 < split.chunks.size() ? 1 : 0);
+    const double messages = neighbors * message_cost * costs.communication;
+    costs.per_chunk.push_back(
+        {.forward = work.forward.total() + messages + communication.every_forward() / shape.chunks,
+         .backward = work.backward.total() + work.wgrad.total() + messages +
+                     communication.every_backward() / shape.chunks,
+         .wgrad = work.wgrad.total()});
   }
   return parallel::simulate(parallel::make_schedule(shape), shape, costs).makespan;
 }
@@ -250,7 +254,7 @@ double update_seconds(const UpdateWork& update, const StageWork& stage, const pa
   const double parameters = sharded_parameters(stage.parameters, grid);
   const double moved = update.host_bytes * parameters;
   const double hidden = std::min(moved / 4, static_cast<double>(optim::kOffloadBufferBytes));
-  return std::max(update.per_parameter * parameters, (moved - hidden) / train::kAssumedHostLink) +
+  return std::max(update.per_parameter * parameters, (moved - hidden) / train::kHostLink) +
          update.per_layer * static_cast<double>(stage.layers);
 }
 
@@ -301,7 +305,8 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
     once = std::max(once, communication.once());
     step.update = std::max(step.update, update_seconds(updates, stage, grid));
   }
-  const double whole = seconds(shape, split, data, communication_costs(config, grid, cluster_));
+  const double whole =
+      seconds(shape, split, data, communication_costs(config, grid, cluster_), cluster_.gpu.message_cost);
   step.pipeline = whole - step.compute - step.communication - step.data;
   step.data += once;
   step.update += quantization;

@@ -411,10 +411,10 @@ std::string offload_summary(const MemoryPlan& plan, const config::Config& config
   const auto hidden = std::min(moved, static_cast<double>(plan.bytes(MemoryKind::offload_slots)));
   return fmt::format(
       "offload: {} in host memory, {} per rank; on a GPU about {:.2g} s per step, at {:.0f} GB/s in each "
-      "direction (PCIe 5.0 x16, assumed)\n",
+      "direction (PCIe 5.0 x16, as on an H200)\n",
       config.optimizer.offload == config::Offload::moments ? "Adam moments"
                                                            : "FP32 master weights and Adam moments",
-      human_bytes(plan.total_host_bytes()), (moved - hidden) / kAssumedHostLink, kAssumedHostLink / 1e9);
+      human_bytes(plan.total_host_bytes()), (moved - hidden) / kHostLink, kHostLink / 1e9);
 }
 
 std::string memory_summary(const MemoryPlan& plan, const Context& context, bool tables) {

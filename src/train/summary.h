@@ -54,11 +54,11 @@ std::string precision_summary(const config::Config& config, const Context& conte
 std::string gather_summary(const parameters::ParameterStore& parameters);
 /// One line for each setting that is allowed but rarely intended; usually empty.
 std::string config_notes(const config::Config& config);
-/// Assumed bandwidth of a host link per direction, in bytes/s: 16 lanes of PCIe 5.0 (63 GB/s by the specification)
-/// minus the overhead of packets and of simultaneous transfers in both directions. Not measured.
-inline constexpr double kAssumedHostLink = 50e9;
+/// Bandwidth of a host link per direction, in bytes/s, with transfers in both: 16 lanes of PCIe 5.0 (63 GB/s by the
+/// specification). Fitted to steps with optimizer.offload on H200s (tests/planner/measured_test.cpp).
+inline constexpr double kHostLink = 45e9;
 
-/// One line: what optimizer.offload transfers, and the time at kAssumedHostLink. Empty without offload.
+/// One line: what optimizer.offload transfers, and the time at kHostLink. Empty without offload.
 std::string offload_summary(const MemoryPlan& plan, const config::Config& config);
 /// One line: memory by kind, the estimated peak, and the device's memory. `tables`: the kinds as a table.
 std::string memory_summary(const MemoryPlan& plan, const Context& context, bool tables);

@@ -357,7 +357,7 @@ TEST(Search, OffloadSavesMemory) {
   const StepTime with = model.predict(shipped_config("llama7b_fp8", offload));
   const StepTime without = StepModel(testing::h200s(1)).predict(shipped_config("llama7b_fp8"));
   // 10 bytes in each direction for 6.74 billion parameters, of which 0.5 GiB overlap with the passes.
-  const double link = (10 * 6.74e9 - 0x1p29) / train::kAssumedHostLink;
+  const double link = (10 * 6.74e9 - 0x1p29) / train::kHostLink;
   EXPECT_NEAR(with.update - without.update, link - 28 * 6.74e9 / model.cluster().gpu.copy, 0.1);
   EXPECT_EQ(with.compute, without.compute);
 }

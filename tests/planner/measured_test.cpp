@@ -1,8 +1,8 @@
 // Predictions compared with measurements, on H200s unless stated otherwise: every row of the layouts and of the current
 // tables of one H200 in docs/log/benchmarks.md, and the rows in docs/log/ that name their config.
 //
-// Bound: 10% of each number. GPUs differ by 3%, sessions on one GPU by 1 to 2%, and rows older than the present kernels
-// were measured up to 5% slower (DP4: 20,277 then, 21,354 now).
+// Bounds: 5% of each number for current kernels (current()), 10% for the others: GPUs differ by 3%, sessions on one GPU
+// by 1 to 2%, and rows older than the present kernels were measured up to 5% slower (DP4: 20,277 then, 21,354 now).
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -15,7 +15,7 @@ namespace {
 
 using testing::Settings;
 
-constexpr double kBound = 0.10;
+constexpr double kBound = 0.10, kNarrowBound = 0.05;
 
 struct Row {
   const char* what;
@@ -24,6 +24,7 @@ struct Row {
   Settings settings;
   double tokens_per_gpu;  ///< per second
   const char* gpu = "h200";
+  double bound = kBound;
 };
 
 // NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's name
@@ -212,6 +213,55 @@ std::vector<Row> twelve_layers_and_8b() {
   };
 }
 
+/// docs/results/benchmarks.md and benchmarks-h200.md, and one session of four H100.
+std::vector<Row> current() {
+  const auto row = [](const char* what, const char* config, int gpus, const Settings& settings,
+                      double measured, const char* gpu = "h200") {
+    return Row{what, config, gpus, settings, measured, gpu, kNarrowBound};
+  };
+  const char *l7 = "llama7b_fp8", *l8 = "llama3.1_8b_fp8";
+  const auto zero = [](const char* shard) { return Settings{std::string("parallel.shard=") + shard}; };
+  const auto context4 = [](int64_t tokens) {
+    return batch(1, 4) + Settings{"model.seq_length=" + std::to_string(tokens), "parallel.context=4",
+                                  "parallel.shard=parameters"};
+  };
+  const Settings kFull{"training.recompute=full"};
+  const Settings kAdapter{"adapter.type=lora", "adapter.rank=16", "checkpoint.init_from=base",
+                          "training.recompute=none", "model.seq_length=4096"};
+  return {
+      row("7B, BF16", "llama7b_bf16", 1, batch(2, 16), 14159),
+      row("7B", l7, 1, batch(2, 16), 20900),
+      row("7B, BF16, DP2", "llama7b_bf16", 2, batch(2, 32), 13994),
+      row("7B, DP2", l7, 2, batch(2, 32), 21198),
+      row("7B, DP2, shard parameters", l7, 2, batch(2, 32) + zero("parameters"), 19443),
+      row("7B, TP2, microbatch 4", l7, 2, batch(4, 32) + Settings{"parallel.tensor=2"}, 18201),
+      row("8B, BF16, DP2", "llama3.1_8b_bf16", 2, batch(1, 16), 11100),
+      row("8B, DP2", l8, 2, batch(1, 16), 15563),
+      row("8B, adapter, BF16", "llama3.1_8b_bf16", 1, batch(1, 8) + kAdapter, 15426),
+      row("8B, adapter", l8, 1, batch(1, 8) + kAdapter, 20326),
+      row("8B, offload", l8, 1, batch(1, 16) + Settings{"optimizer.offload=state"}, 12919),
+      row("13B, offload", "llama2_13b_fp8", 1, batch(1, 4) + Settings{"optimizer.offload=moments"}, 4395),
+      row("8B, DP4, shard gradients", l8, 4, batch(1, 32) + zero("gradients"), 15415),
+      row("8B, CP4, 32,768 tokens", l8, 4, context4(32768), 7842),
+      row("7B, DP4", l7, 4, batch(2, 64), 20108, "h100"),
+      row("7B, TP4, copy engines, 4 chunks, microbatch 8", l7, 4,
+          batch(8, 64) + kTensor4 + kKeepAll + kFourChunks, 17543, "h100"),
+      // Not explained: on H200s this layout is 4% slower than predicted.
+      {"7B, PP4 zero_bubble, 64 microbatches", l7, 4, batch(2, 128) + kPipeline4 + kZeroBubble + kKeepAll,
+       17547, "h100", kBound},
+      row("7B, TP2 x PP2 zero_bubble, copy engines, microbatch 2", l7, 4,
+          batch(2, 64) + kTensor2 + kPipeline2 + kZeroBubble + kKeepAll + kTensorCopies, 17570, "h100"),
+      // Measured with copy engines, which data-parallel ranks no longer use: on two H200 19,941, with NCCL 19,423.
+      row("7B, DP4, shard parameters", l7, 4, batch(2, 64) + zero("parameters"), 19280 * 19423 / 19941.0,
+          "h100"),
+      row("8B, BF16, DP4, shard gradients", "llama3.1_8b_bf16", 4, batch(1, 32) + zero("gradients"), 10482,
+          "h100"),
+      row("8B, DP4, shard gradients", l8, 4, batch(1, 32) + zero("gradients"), 14475, "h100"),
+      row("8B, CP4, 32,768 tokens", l8, 4, context4(32768), 7399, "h100"),
+      row("8B, CP4, 131,072 tokens", l8, 4, context4(131072) + kFull, 2543, "h100"),
+  };
+}
+
 class Measured : public ::testing::TestWithParam<Row> {};
 
 TEST_P(Measured, IsPredicted) {
@@ -222,9 +272,10 @@ TEST_P(Measured, IsPredicted) {
                            step.total() / row.gpus;
   std::printf("%-46s %d GPUs, tokens/s/GPU: measured %.0f, predicted %.0f, %+.1f %%\n", row.what, row.gpus,
               row.tokens_per_gpu, predicted, 100 * (predicted / row.tokens_per_gpu - 1));
-  EXPECT_NEAR(predicted / row.tokens_per_gpu, 1.0, kBound);
+  EXPECT_NEAR(predicted / row.tokens_per_gpu, 1.0, row.bound);
 }
 
+INSTANTIATE_TEST_SUITE_P(Current, Measured, ::testing::ValuesIn(current()));
 INSTANTIATE_TEST_SUITE_P(OneGpu, Measured, ::testing::ValuesIn(one_gpu()));
 INSTANTIATE_TEST_SUITE_P(EveryRecipe, Measured, ::testing::ValuesIn(every_recipe()));
 INSTANTIATE_TEST_SUITE_P(TwoGpus, Measured, ::testing::ValuesIn(two_gpus()));

@@ -77,6 +77,26 @@ TEST(OpTime, AttentionOfLongSequencesIsFaster) {
   EXPECT_NEAR(tflops(4096), 519, 0.03 * 519);
 }
 
+// 8 groups of one sequence of 8,192: 512 tasks. With 32 groups there are 2,048. The ramp: 8192 / 8704.
+TEST(OpTime, AttentionBackwardIsSlowerWithFewTasks) {
+  const Gpu& gpu = gpu_named("h200");
+  const auto tflops = [&](int64_t groups) {
+    const int64_t seq = 8192, columns = (32 + 2 * groups) * 128;
+    const kernels::AttentionBackward args{
+        .shape = {.batch = 1, .seq = seq, .num_heads = 32, .num_query_groups = groups, .head_dim = 128},
+        .qkv = tensor(DType::bf16, {seq, columns}),
+        .o = tensor(DType::bf16, {seq, 4096}),
+        .lse = tensor(DType::f32, {1, 32, seq}),
+        .d_o = tensor(DType::bf16, {seq, 4096}),
+        .dqkv = tensor(DType::bf16, {seq, columns})};
+    const double seconds =
+        op_seconds({.name = "attention_backward", .label = "", .cost = {}, .args = args}, gpu) - gpu.launch;
+    return 5.0 * 32 * 128 * 8192 * 8192 / seconds / 1e12;
+  };
+  EXPECT_NEAR(tflops(8), 435 * (8192 / 8704.0) * (512 / 612.0), 0.1);
+  EXPECT_NEAR(tflops(32), 435 * (8192 / 8704.0) * (2048 / 2148.0), 0.1);
+}
+
 TEST(OpTime, MemoryBoundOpsDependOnTheirBytes) {
   const Gpu& gpu = gpu_named("h100");
   const OpCall add{.name = "add", .label = "", .cost = {.bytes = 1e9}, .args = {}};

@@ -66,8 +66,8 @@ TEST_F(PlanCommand, PlansAdapters) {
               0)
         << error_;
     const auto json = parse_json(read_file(folder_ / "plan.json"));
-    EXPECT_EQ(json.at("layouts")[0].at("data"), 4);
-    return json.at("layouts")[0].at("seconds").at("data").get<double>();
+    EXPECT_EQ(json.at("own").at("data"), 4);
+    return json.at("own").at("seconds").at("data").get<double>();
   };
   EXPECT_LT(seconds_of_data(adapter), 0.2 * seconds_of_data(""));
   // 8B on a GPU with 24 GB.
@@ -78,6 +78,26 @@ TEST_F(PlanCommand, PlansAdapters) {
       << error_;
   TE_EXPECT_CONTAINS(out_, "do not fit into 22.99 GiB");
   TE_EXPECT_CONTAINS(out_, "18.22 GiB");
+}
+
+// Llama 3.1 8B on four GPUs: an H100 holds 524,288 tokens only with state on the host.
+TEST_F(PlanCommand, PlansLongSequences) {
+  const auto at = [](int tokens) {
+    return "llama3.1_8b_fp8.yaml --set parallel.context=4 --set parallel.shard=parameters "
+           "--set training.recompute=full --set training.global_batch_size=4 --set model.seq_length=" +
+           std::to_string(tokens);
+  };
+  const std::string host = " --set optimizer.offload=state --set optimizer.main_grad_dtype=bf16";
+  const auto expect_fits = [&](const std::string& options, const char* gpu) {
+    ASSERT_EQ(run(options + " --plan 4 --rows 1 --gpu " + gpu + " --json " + (folder_ / "plan.json")), 0)
+        << error_;
+    EXPECT_TRUE(parse_json(read_file(folder_ / "plan.json")).at("own").at("fits")) << out_;
+    EXPECT_EQ(run(options + " --dry-run"), 0) << error_;
+  };
+  expect_fits(at(262144), "h100");
+  expect_fits(at(524288), "h200");
+  expect_refused(at(524288) + " --plan 4 --gpu h100", "offload: state");
+  expect_fits(at(524288) + host, "h100");
 }
 
 // Nearly 20,000 valid layouts, which takes minutes in unoptimized builds and with sanitizers.

@@ -295,7 +295,7 @@ std::string attention_summary(const config::Config& config, kernels::AttentionKe
   // te-train's kernels for Hopper have every mask, but few head dimensions and no dropout.
   const bool by_head = caps.hopper_kernels && config.precision.dtype == config::ComputeDType::bf16 &&
                        model.attention_dropout == 0.0 && config.parallel.context == 1;
-  // cuDNN has no deterministic backward pass for compute capability 10.x.
+  // cuDNN has no deterministic backward pass for compute capability 10.
   const bool by_order = caps.sm / 10 == 10 && config.training.deterministic;
   return fmt::format(
       "attention: kernels on FP32 units\n"

@@ -4,7 +4,7 @@
     llmc_parity.py train --run RUN --weights FOLDER --out FILE.csv [--micro-batch N] [--fp32] [--eager] [--device cpu]
     llmc_parity.py compare --reference FILE.csv [--json FILE] NAME=RUN|FILE.csv ...
 
-`train` repeats the te-train run of a folder in PyTorch. Model, batch, optimizer, schedule, seed and dataset are those of its
+`train` repeats the te-train run of a folder in PyTorch. Model, batch, optimizer, schedule, seed and dataset come from its
 run.json, the order of samples is te-train's (training_order.py), and FOLDER is te-train's initial model, exported with
 te-convert (a run of one step with lr 1e-30 has it). As in llm.c: FP32 parameters, BF16 autocast, torch.compile, fused AdamW
 with weight decay on matrices, clipping, microbatches with FP32 gradients. te-train's cosine is one step ahead of llm.c's,

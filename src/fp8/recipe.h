@@ -32,7 +32,7 @@ struct ObservedOperand {
   const Scaling* emulation = nullptr;  ///< Scaling::emulation()
 };
 
-/// Receives the high-precision values of every operand except those of experts. While an observer is set, producers
+/// Receives the high-precision values of every operand except experts' operands. While an observer is set, producers
 /// write high precision and complete() quantizes, with the same bits, and FP8 state does not change: no amax is
 /// recorded and no quantization is counted.
 class Observer {

@@ -9,6 +9,17 @@
 namespace te::kernels {
 namespace {
 
+void expect_same_scaling(const Nvfp4Case& c, const Nvfp4Result& actual, const Nvfp4Result& expected) {
+  if (c.native) {
+    EXPECT_EQ(actual.layouts.row_scales, expected.layouts.row_scales);
+    EXPECT_EQ(actual.layouts.column_scales, expected.layouts.column_scales);
+  }
+  EXPECT_EQ(actual.factors, expected.factors);
+  EXPECT_EQ(actual.layouts.amax, expected.layouts.amax);
+  EXPECT_EQ(actual.layouts.counters.saturated, expected.layouts.counters.saturated);
+  EXPECT_EQ(actual.layouts.counters.flushed, expected.layouts.counters.flushed);
+}
+
 TEST(QuantizeNvfp4Gpu, EqualsTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
@@ -22,14 +33,7 @@ TEST(QuantizeNvfp4Gpu, EqualsTheCpu) {
     const Nvfp4Result actual = quantize_nvfp4(gpu, c, x), expected = quantize_nvfp4(cpu, c, x);
     EXPECT_EQ(actual.layouts.rowwise, expected.layouts.rowwise);
     EXPECT_EQ(actual.layouts.columnwise, expected.layouts.columnwise);
-    if (c.native) {
-      EXPECT_EQ(actual.layouts.row_scales, expected.layouts.row_scales);
-      EXPECT_EQ(actual.layouts.column_scales, expected.layouts.column_scales);
-    }
-    EXPECT_EQ(actual.factors, expected.factors);
-    EXPECT_EQ(actual.layouts.amax, expected.layouts.amax);
-    EXPECT_EQ(actual.layouts.counters.saturated, expected.layouts.counters.saturated);
-    EXPECT_EQ(actual.layouts.counters.flushed, expected.layouts.counters.flushed);
+    expect_same_scaling(c, actual, expected);
     EXPECT_EQ(actual.layouts.counters.total, expected.layouts.counters.total);
   }
 }
@@ -56,13 +60,8 @@ TEST(QuantizeNvfp4Gpu, SpecialValuesEqualTheCpu) {
       if (c.native) {
         EXPECT_EQ(actual.layouts.rowwise, expected.layouts.rowwise);
         EXPECT_EQ(actual.layouts.columnwise, expected.layouts.columnwise);
-        EXPECT_EQ(actual.layouts.row_scales, expected.layouts.row_scales);
-        EXPECT_EQ(actual.layouts.column_scales, expected.layouts.column_scales);
       }
-      EXPECT_EQ(actual.factors, expected.factors);
-      EXPECT_EQ(actual.layouts.amax, expected.layouts.amax);
-      EXPECT_EQ(actual.layouts.counters.saturated, expected.layouts.counters.saturated);
-      EXPECT_EQ(actual.layouts.counters.flushed, expected.layouts.counters.flushed);
+      expect_same_scaling(c, actual, expected);
     }
   }
 }

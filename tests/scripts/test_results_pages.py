@@ -176,7 +176,7 @@ class Pages(unittest.TestCase):
                     self.assertAlmostEqual(found, pair, delta=1e-5, msg=f"{experiment} {seed}")
 
     def test_longest_run(self):
-        """The stored losses are those of every fifth step, so the training losses differ slightly."""
+        """Every fifth step's loss is stored, so the training losses differ slightly."""
         text = page("gpt2-124m-328m-tokens")
         rows = table(text, "| Run | Training loss")
         runs = {"BF16, seed 1234": "bf16", "FP8 `delayed`, seed 1234": "fp8", "BF16, seed 2": "bf16_seed2", "BF16, seed 3": "bf16_seed3"}

@@ -1,4 +1,4 @@
-// Measured rates against those of the datasheet.
+// Measured rates against the datasheet's.
 #include <gtest/gtest.h>
 
 #include "testing/testing.h"

@@ -1,6 +1,6 @@
 // SwiGLU of experts and its gradient with quantization in the same pass, in BF16 (expert_quantize.cuh): the values are
 // rounded to BF16 and quantized, but not stored. The sums for the router's probabilities have the order of
-// expert_activation.cu, so all results are those of separate passes.
+// expert_activation.cu, so all results equal separate passes.
 #include "kernels/activation/activation_device.cuh"
 #include "kernels/moe/expert_activation_gradient.cuh"
 #include "kernels/moe/expert_quantize.cuh"
@@ -108,7 +108,7 @@ struct BackwardInput {
     copy_rows(to + 2 * kThreadRows * kTileThreads, dy, rows, ffn, col, col < ffn);
   }
   /// Sums of each row. Four consecutive steps correspond to the 32 lanes that expert_activation.cu has for a row, so a
-  /// thread has the sums of four lanes: those of the next step first.
+  /// thread has the sums of four lanes: the next step's first.
   struct Rows : RowProbs {
     float along[kThreadRows][4] = {};
     __device__ Rows(const BackwardInput& in, int64_t row, bool valid)

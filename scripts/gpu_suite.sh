@@ -10,14 +10,14 @@
 #   --no-record  do not change docs/results/gpu_suite.md
 #
 # One-GPU tests are distributed over all GPUs of the machine, tests of two and four ranks over disjoint sets of GPUs,
-# all concurrently; then those that measure a GPU's free memory, which others change. A test that did not run counts as
-# failed.
+# all concurrently; then those that measure a GPU's free memory or rates, which others change. A test that did not run
+# counts as failed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 record=docs/results/gpu_suite.md
-alone='ModelGpu\.StepsAllocateNoDeviceMemory'
+alone='ModelGpu\.StepsAllocateNoDeviceMemory|MeasuredRatesGpu\.IsNearTheDatasheet'
 header='| date | commit | GPUs | driver | one GPU | two GPUs | four GPUs |'
 
 # usage: the comment at the top of this file.

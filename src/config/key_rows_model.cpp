@@ -106,6 +106,8 @@ const auto kModelRows = std::to_array<Key>({
     {TE_KEY(model.moe_router_load_balancing_type), kBuiltIn, kAny,
      "Balance loss of each microbatch on each rank, of each sequence, or with the step's loads so far on all "
      "ranks."},
+    {TE_KEY(model.moe_router_force_load_balancing), kBuiltIn, kAny,
+     "For benchmarks: tokens select the experts in turn instead of those with the largest scores."},
     {TE_KEY(model.moe_aux_loss_coeff), kBuiltIn, at_least(0),
      "Coefficient of the load-balancing loss of each layer."},
     {TE_KEY(model.moe_expert_capacity_factor), kBuiltIn, from_to(0, 1024),

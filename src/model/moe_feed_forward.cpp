@@ -27,7 +27,8 @@ kernels::RouterRule router_rule(const config::ModelConfig& m) {
           .normalize = m.moe_router_norm_topk_prob,
           .scaling = static_cast<float>(m.moe_router_topk_scaling_factor),
           .groups = m.moe_router_num_groups,
-          .group_topk = m.moe_router_group_topk};
+          .group_topk = m.moe_router_group_topk,
+          .in_turn = m.moe_router_force_load_balancing};
 }
 
 /// With sequence parallelism a rank's rows may be parts of several sequences, which count as one

@@ -30,8 +30,9 @@ TEST(Validate, Experts) {
         "moe_shared_expert_gate=true", "moe_layer_freq=2", "first_k_dense=1",
         "moe_router_score_function=sigmoid", "moe_router_norm_topk_prob=false",
         "moe_router_topk_scaling_factor=2", "moe_router_num_groups=2", "moe_router_group_topk=2",
-        "moe_router_load_balancing_type=seq_aux_loss", "moe_aux_loss_coeff=0.1", "moe_z_loss_coeff=0.1",
-        "moe_router_enable_expert_bias=true", "moe_router_bias_update_rate=0.1"})
+        "moe_router_load_balancing_type=seq_aux_loss", "moe_router_force_load_balancing=true",
+        "moe_aux_loss_coeff=0.1", "moe_z_loss_coeff=0.1", "moe_router_enable_expert_bias=true",
+        "moe_router_bias_update_rate=0.1"})
     expect_rejected({std::string("model.") + given}, {"set model.num_moe_experts"});
   const std::string bias = "model.moe_router_enable_expert_bias=true";
   small(with({bias, "optimizer.offload=moments"}));

@@ -187,6 +187,7 @@ inline const RouterCase kRouterCases[] = {
     {21, 160, {.topk = 6, .normalize = false, .scaling = 16.0f, .groups = 8, .group_topk = 3}, 7},
     {16, 1024, {.topk = 8}, 2},
     {1000, 12, {.topk = 3}},  // parts of a sequence
+    {30, 16, {.score = RouterScore::sigmoid, .topk = 3, .groups = 2, .in_turn = true}, 2, true},
 };
 
 /// All tensors of the router for a case, with inputs filled.

@@ -97,7 +97,10 @@ void router_forward_cpu(const RouterForward& a) {
           key[static_cast<size_t>(e)] += to_float(a.bias.as<decltype(zero)>()[e]);
       });
     int32_t* const selected = a.experts.as<int32_t>() + t * topk;
-    select_experts(a.rule, experts, key.data(), candidate, selected);
+    if (a.rule.in_turn)
+      for (int64_t i = 0; i < topk; ++i) selected[i] = static_cast<int32_t>((t * topk + i) % experts);
+    else
+      select_experts(a.rule, experts, key.data(), candidate, selected);
     float sum = kScoreEpsilon;
     for (int64_t i = 0; i < topk; ++i) sum += scores[static_cast<size_t>(selected[i])];
     const float factor = a.rule.normalize ? a.rule.scaling / sum : a.rule.scaling;

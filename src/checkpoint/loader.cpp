@@ -47,6 +47,7 @@ class Loading {
       parameter.quantize_written(context_);
       ++dropped;
       attempt([&] { held += use_codes(parameter) ? 1 : 0; });
+      state_.parameters->keep_codes(context_, parameter);
     }
     if (failure) std::rethrow_exception(failure);
     if (held > 0) log_info("{} of {} FP8 weights are held as {} stores them", held, dropped, source_.title());

@@ -24,8 +24,7 @@ constexpr auto kSections = std::to_array<Section>({
      "Low-rank adapters (LoRA) of linear layers and experts: the weights of `checkpoint.init_from`, the "
      "base, are not trained, also when resuming, and checkpoints hold only the adapter "
      "([tutorials/lora.md](../tutorials/lora.md)). An FP8 base is quantized once and has no BF16 copy, "
-     "except with `parallel.shard: parameters`, `mxfp8` and `nvfp4`; `rowwise` keeps two FP8 copies. "
-     "Refused: `zero_bubble`, `muon`, "
+     "except with `mxfp8` and `nvfp4`; `rowwise` keeps two FP8 copies. Refused: `zero_bubble`, `muon`, "
      "`generate_every` and `evaluation.every`. PEFT folders of GPT-2, GPT-NeoX, Phi-3, DoRA and ranks that "
      "differ between matrices are not supported."},
     {"data",

@@ -78,9 +78,9 @@ void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandM
         {operand, matrix.scales}, memory.name + suffix, memory.scales, kernels::scale_dtype(layouts_.scales),
         layouts_.one_scale() ? Shape{scales_of_tensors} : kernels::scale_shape(layouts_.scales, rows, cols));
   };
-  if (rowwise && memory.has_rowwise)
+  if (rowwise && memory.plans_rowwise)
     values(operand.rowwise, ".rowwise", {memory.rows, memory.cols}, Layout::rowwise, memory.rowwise);
-  if (columnwise)
+  if (columnwise && memory.plans_columnwise)
     values(operand.columnwise, ".columnwise", {memory.cols, memory.rows}, Layout::columnwise,
            memory.columnwise);
   if (rowwise) scales(operand.rowwise, ".scale_inv", memory.rows, memory.cols);

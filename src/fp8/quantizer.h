@@ -38,8 +38,9 @@ struct OperandMemory {
   ScratchTag tag{};              ///< of the operand
   Lifetime rowwise, columnwise;  ///< of the layouts' values; empty: not shared with other tensors
   bool has_columnwise = true;
-  bool keeps_scale = false;  ///< a layout is quantized again later, with Operand::scale
-  bool has_rowwise = true;   ///< false: the caller provides the memory of the row-wise values
+  bool keeps_scale = false;      ///< a layout is quantized again later, with Operand::scale
+  bool plans_rowwise = true;     ///< false: the caller provides the memory of the row-wise values
+  bool plans_columnwise = true;  ///< likewise of the column-wise values
 };
 
 /// Cheap to copy. The quantizer of the experts of a layer (Recipe::quantizer) has a row of the state per expert; a

@@ -36,6 +36,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
   weight_->quantized = spec_.experts == 0 && layouts.transposes();
   weight_->quantized_once = !weight_->trainable && layouts.quantized() && !layouts.high_precision &&
                             !layouts.emulated() && kernels::scale_dtype(layouts.scales) == DType::f32;
+  weight_->two_codes = layouts.scales == kernels::ScaleLayout::rows;
   if (spec_.bias)
     bias_ = parameters.add({.id = spec_.id.parameter(ParameterPart::bias),
                             .shard = spec_.bias_shard,
@@ -65,16 +66,15 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   using config::Fp8KeptWeights;
   early_weight_ = !training;
   const bool gathered = weight_->has_bytes;
-  if (gathered) weight_->sharded_weight_index = weight_quantizer_.register_sharded();
-  const kernels::ScaleLayout scales = weight_quantizer_.layouts().scales;
+  if (gathered && !weight_->dropped) weight_->sharded_weight_index = weight_quantizer_.register_sharded();
   keeps_rowwise_ = !training || gathered || weight_->dropped || use.weights != Fp8KeptWeights::none;
-  keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both ||
-                      (weight_->dropped && scales == kernels::ScaleLayout::rows);
+  keeps_columnwise_ =
+      !training || use.weights == Fp8KeptWeights::both || (weight_->dropped && weight_->two_codes);
   recomputes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
   if (adapter_)
     adapter_->plan(plan, use.dims, use.row_count(), use.tag / Buffer::adapter, forward | backward, training);
-  if (!weight_->has_value && !gathered)
+  if (!weight_->has_value && (!gathered || weight_->dropped))
     plan.add(
         {weight_operand_, weight_operand_.high_precision}, spec_.name + ".weight.high_precision",
         MemoryKind::scratch, DType::bf16, weight_->shape,
@@ -100,7 +100,8 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
                                         : weight_quantizer_.layouts().rowwise ? backward
                                                                               : forward | backward,
                           .has_columnwise = training || !weight_quantizer_.layouts().rowwise,
-                          .has_rowwise = !gathered});
+                          .plans_rowwise = !gathered,
+                          .plans_columnwise = weight_->columnwise_at == 0});
 }
 
 Lifetime LinearUse::input_life() const {
@@ -285,8 +286,7 @@ void Linear::quantize_weight(const Context& context, bool count) {
   weight_->quantized_version = weight_->value_version;
   const ProfileLabel label("weights");
   if (weight_->has_bytes) {
-    weight_operand_.rowwise.values = {weight_->bytes.data, weight_quantizer_.layouts().format,
-                                      weight_->shape};
+    set_gathered_values();
     weight_ready_ = weight_quantizer_.complete_gathered(
         context, weight_operand_, weight_->sharded_weight_index,
         {.record_amax = weight_->trainable, .columnwise = keeps_columnwise_});
@@ -300,9 +300,18 @@ void Linear::quantize_weight(const Context& context, bool count) {
       {.record_amax = weight_->trainable, .count = count, .columnwise = columnwise});
 }
 
-// The value's memory is scratch, which passes use for other data. Scales of blocks are kept for the columnwise layout,
-// too, which passes transpose from the rowwise one.
+void Linear::set_gathered_values() {
+  const auto set = [&](kernels::Matrix& matrix, const Tensor& bytes) {
+    if (bytes) matrix.values = {bytes.data, weight_quantizer_.layouts().format, bytes.shape};
+  };
+  set(weight_operand_.rowwise, weight_->bytes);
+  set(weight_operand_.columnwise, weight_->columnwise_bytes);
+}
+
+// The value's memory is scratch, which passes use for other data. Codes that are gathered are written to their slot.
+// Scales of blocks are kept for the columnwise layout, too, which passes transpose from the rowwise one.
 void Linear::quantize_written(const Context& context) {
+  set_gathered_values();
   const bool columnwise =
       keeps_columnwise_ || weight_quantizer_.layouts().scales == kernels::ScaleLayout::blocks;
   weight_ready_ =

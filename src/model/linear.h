@@ -164,6 +164,8 @@ class Linear {
     mode.rowwise = false;
     return mode;
   }
+  /// Points the operand to the codes of a weight whose bytes are gathered.
+  void set_gathered_values();
   void quantize_written(const Context& context);
   /// Adds the layout that fprop or dgrad reads to weight_ready_, if it is not kept. Must be called in the step given to
   /// plan_weights().

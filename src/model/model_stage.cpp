@@ -24,11 +24,10 @@ bool drops_values(const config::Config& config, bool divides) {
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 
-// True if weights that are not trained are held in FP8 only. Ranks that shard them gather them in each pass.
-bool drops_base(const config::Config& config, bool divides) {
+// True if weights that are not trained are held in FP8 only.
+bool drops_base(const config::Config& config) {
   return config.adapter.on() && config.precision.dtype == config::ComputeDType::bf16 &&
-         !config::reads_values_of_fp8_weights(config) &&
-         (!divides || config.parallel.shard != config::Shard::parameters);
+         !config::reads_values_of_fp8_weights(config);
 }
 
 parameters::ShardRanks shard_ranks(const parallel::Groups& groups,
@@ -110,7 +109,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .training = slots.training,
        .split = config_.optimizer.store_param_remainders,
        .drop_values = slots.training && drops_values(config_, divides),
-       .drop_base = slots.training && drops_base(config_, divides),
+       .drop_base = slots.training && drops_base(config_),
        .gather_quantized =
            slots.training && slots.data_parallel.fp8_param_gather && config::gathers_fp8_weights(config_),
        .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,
@@ -253,7 +252,8 @@ void ModelStage::quantize_sharded_weights(const Context& context, bool count_fp8
   const ProfileLabel label("weights");
   const auto for_parts = [&](const auto& work) {
     for (const parameters::Parameter& parameter : stack_.parameters.parameters()) {
-      if (!parameter.has_bytes || !parameters::ParameterStore::needs_quantization(parameter)) continue;
+      if (parameter.sharded_weight_index < 0 || !parameters::ParameterStore::needs_quantization(parameter))
+        continue;
       for (const auto& [value, bytes] : stack_.parameters.shards_to_quantize(parameter))
         work(parameter.sharded_weight_index, value, bytes);
     }

@@ -37,7 +37,11 @@ void ParameterStore::bind(const Context& context) {
     const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
     const int64_t count = parameter.shape.numel(), within = parameter.offset - bucket.begin;
     if (parameter.has_bytes) {
-      parameter.bytes = part(bytes_of(bucket), within, count).view(parameter.shape);
+      const Tensor full = bytes_of(bucket);
+      parameter.bytes = part(full, within, count).view(parameter.shape);
+      if (parameter.columnwise_at > 0)
+        parameter.columnwise_bytes = part(full, within + parameter.columnwise_at, count)
+                                         .view({parameter.shape[1], parameter.shape[0]});
     } else if (gathers_bytes(bucket)) {
       int64_t& at = unquantized[static_cast<size_t>(parameter.group)];
       parameter.value = part(unquantized_parameters(parameter.group), at, count).view(parameter.shape);
@@ -162,6 +166,12 @@ Tensor ParameterStore::flags_of(const Segment& segment) const {
 }
 
 std::vector<ParameterStore::ShardRange> ParameterStore::shard_ranges(const Parameter& parameter) const {
+  if (parameter.dropped) return {{0, parameter.shape.numel(), shard_size_}};
+  return own_ranges(parameter);
+}
+
+/// The parts of a parameter's flat range in this rank's segments.
+std::vector<ParameterStore::ShardRange> ParameterStore::own_ranges(const Parameter& parameter) const {
   std::vector<ShardRange> result;
   for (const Segment& segment : segments_) {
     const int64_t from = std::max(parameter.offset, segment.begin);
@@ -189,7 +199,7 @@ std::vector<Tensor> ParameterStore::kept_values(const Parameter& parameter) cons
   if (!shards_values(buckets_[bucket_at(parameter.offset)]) || is_unquantized(parameter))
     return {parameter.has_bytes ? parameter.bytes : parameter.value};
   std::vector<Tensor> result;
-  for (const ShardRange& range : shard_ranges(parameter))
+  for (const ShardRange& range : own_ranges(parameter))
     result.push_back(parameter.has_bytes ? own_bytes(parameter, range) : own_values(parameter, range));
   return result;
 }
@@ -214,6 +224,14 @@ std::vector<ParameterStore::Part> ParameterStore::shards_to_quantize(const Param
                                           : part(full.view({full.numel()}), range.local, range.count)});
   }
   return result;
+}
+
+void ParameterStore::keep_codes(const Context& context, const Parameter& parameter) const {
+  if (!parameter.dropped || !parameter.has_bytes) return;
+  const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
+  const int64_t within = parameter.offset - bucket.begin;
+  for (const ShardRange& range : own_ranges(parameter))
+    context.copy(own_bytes(parameter, range), part(bytes_of(bucket), within + range.local, range.count));
 }
 
 std::vector<ParameterStore::Part> ParameterStore::unquantized_parts(GradientGroup group) const {
@@ -268,7 +286,9 @@ void ParameterStore::initialize(const Context& context, uint64_t seed) {
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter) const {
   for (const ShardRange& range : shard_ranges(parameter)) initialize(context, seed, parameter, range);
-  if (parameter.quantize_written) parameter.quantize_written(context);
+  if (!parameter.quantize_written) return;
+  parameter.quantize_written(context);
+  keep_codes(context, parameter);
 }
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter,

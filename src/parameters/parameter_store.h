@@ -28,6 +28,9 @@
 // stored separately, with full values. With sharded values, only the bytes of its own segments are stored, and full
 // buckets use slots like values.
 //
+// Weights that are held in FP8 only (StoreLayout::drop_base) are gathered likewise: each rank quantizes them once, in
+// the slots, and stores its segments of the codes.
+//
 // Gradients of vectors (norm weights, biases) of sharded layers are computed at other times than those of the matrices,
 // and are small: their sums over the microbatches are stored separately.
 //
@@ -85,6 +88,8 @@ struct ParameterSpec {
   /// Not trained, and passes read only layouts that are quantized once: StoreLayout::drop_base may save the value's
   /// memory.
   bool quantized_once = false;
+  bool two_codes =
+      false;  ///< with quantized_once: the columnwise layout is not the transpose of the rowwise one
 
   bool tied() const { return copy || copied; }
 };
@@ -100,6 +105,8 @@ struct Parameter : ParameterSpec {
   /// (ParameterStore::shards_to_quantize); complete after the bucket has been gathered. In a sharded bucket it points
   /// into a slot.
   Tensor bytes;
+  /// Likewise of a dropped value with two_codes, u8 [in, out]: the codes of the columnwise layout.
+  Tensor columnwise_bytes;
   /// FP32 [out, in] if one data-parallel rank holds all of it; the memory of `value` in an FP32 model.
   Tensor main;
   /// Accumulated over the step's microbatches. For a linear in a sharded bucket it points into a slot, for one
@@ -119,12 +126,14 @@ struct Parameter : ParameterSpec {
   const kernels::Matrix *rowwise = nullptr, *columnwise = nullptr;
   bool keeps_columnwise = false;
   bool has_bytes = false;  ///< likewise
+  int64_t columnwise_at =
+      0;  ///< likewise: where the columnwise codes start in the flat range; 0: it has none
   /// For values that are not trained: numbers of their last change and of the change for which FP8 layouts were made.
   int64_t value_version = 0, quantized_version = -1;
   /// With bytes: index among the weights that data-parallel ranks quantize together (fp8/sharded_weight_quantizer.h).
   int sharded_weight_index = -1;
 
-  int64_t end() const { return offset + shape.numel(); }
+  int64_t end() const { return offset + columnwise_at + shape.numel(); }
 };
 
 /// Elements [begin, end) of the flat buffers that are reduced and gathered in one collective.
@@ -132,7 +141,7 @@ struct Bucket {
   int64_t begin = 0, end = 0;
   GradientGroup group = GradientGroup::dense;
   bool trainable = true;
-  bool dropped = false;  ///< of parameters without values (StoreLayout::drop_base), which are not divided
+  bool dropped = false;  ///< of parameters without values (StoreLayout::drop_base)
   int sharded = -1;      ///< index in its region; -1: values and gradients are full on every rank
   int chunk = 0;         ///< layers of a chunk are consecutive in every pass
   int64_t value = 0;     ///< first element in `values`, if not sharded
@@ -181,7 +190,8 @@ struct StoreLayout {
   bool split = false;       ///< FP32 master weights are BF16 values and remainders
   /// Quantized parameters have FP32 master weights and no values. Only in training, not divided, not split.
   bool drop_values = false;
-  /// Parameters with quantized_once have no values. Every rank quantizes all of its part of them.
+  /// Parameters with quantized_once have no values. Every rank quantizes all of its part of them, and keeps its
+  /// segments of the codes if values are sharded, else all.
   bool drop_base = false;
   /// Quantized parameters are gathered as bytes, in buckets where that is smaller. Only in training, with 16-bit
   /// values; no effect on buckets that are not divided.
@@ -308,6 +318,7 @@ class ParameterStore {
   struct ShardRange {
     int64_t local = 0, count = 0, shard = 0;
   };
+  /// All of a dropped parameter.
   std::vector<ShardRange> shard_ranges(const Parameter& parameter) const;
   MainParams main_of(const Parameter& parameter, const ShardRange& range) const;
   /// This rank's part of a parameter in a bucket that gathers bytes: its values, and their destination (the bytes of a
@@ -316,6 +327,9 @@ class ParameterStore {
     Tensor value, target;
   };
   std::vector<Part> shards_to_quantize(const Parameter& parameter) const;
+  /// Stores this rank's segments of the codes of a dropped parameter, which have been written to the slot. Nothing if
+  /// values are not sharded.
+  void keep_codes(const Context& context, const Parameter& parameter) const;
   /// The parts of all parameters in unquantized_parameters().
   std::vector<Part> unquantized_parts(GradientGroup group) const;
   /// True if FP8 layouts of the parameter's value must be made: it is trained, or has changed since they were.
@@ -367,8 +381,9 @@ class ParameterStore {
   bool is_unquantized(const Parameter& parameter) const;
   /// The ranks that divide a bucket or region.
   ShardRank ranks_of(const Bucket& bucket) const {
-    return bucket.dropped ? ShardRank{} : layout_.of(bucket.group);
+    return bucket.dropped && layout_.value_slots == 0 ? ShardRank{} : layout_.of(bucket.group);
   }
+  std::vector<ShardRange> own_ranges(const Parameter& parameter) const;
   Tensor own_values(const Parameter& parameter, const ShardRange& range) const;
   Tensor own_bytes(const Parameter& parameter, const ShardRange& range) const;
   int64_t lay_out_grads();

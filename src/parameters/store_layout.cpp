@@ -37,8 +37,11 @@ void ParameterStore::lay_out(const Bucket& of_region) {
   int64_t end = flat_size_, begin = end;
   for (size_t i = 0; i < members.size(); ++i) {
     Parameter& parameter = parameters_[members[i]];
+    const int64_t count = round_up(parameter.shape.numel(), kGranule);
     parameter.offset = end;
-    end += round_up(parameter.shape.numel(), kGranule);
+    parameter.columnwise_at =
+        parameter.dropped && parameter.two_codes && ranks_of(of_region).size > 1 ? count : 0;
+    end += parameter.columnwise_at + count;
     const bool last = i + 1 == members.size();
     if (!last && !ends_bucket(members[i], members[i + 1], end - begin)) continue;
     end = begin + round_up(end - begin, kGranule * ranks_of(of_region).size);
@@ -127,6 +130,8 @@ int64_t ParameterStore::lay_out_values() {
 /// Whether gathering FP8 is smaller: one byte per element, plus an all-reduce of the other 16-bit values, which counts
 /// twice.
 bool ParameterStore::sends_fewer_bytes(const Bucket& bucket) const {
+  if (bucket.dropped) return true;  // there are no values
+  if (!layout_.gather_quantized) return false;
   int64_t others = bucket.size();
   bool any = false;
   for (const Parameter& parameter : parameters_) {
@@ -143,7 +148,7 @@ bool ParameterStore::is_unquantized(const Parameter& parameter) const {
 
 // Assigns positions in `bytes`; returns its size in elements.
 int64_t ParameterStore::lay_out_bytes() {
-  if (!layout_.gather_quantized || !layout_.divides()) return 0;
+  if (!layout_.divides() || !(layout_.gather_quantized || layout_.drop_base)) return 0;
   TE_CHECK(layout_.training && dtype_size(layout_.dtype) == 2,
            "FP8 weights are gathered instead of 16-bit values only");
   int64_t end = 0;
@@ -152,13 +157,15 @@ int64_t ParameterStore::lay_out_bytes() {
     Segment& segment = segments_[i];
     if (ranks_of(bucket).size == 1 || !sends_fewer_bytes(bucket)) continue;
     const bool sharded = shards_values(bucket);
+    TE_CHECK(sharded || !bucket.dropped, "weights that are held in FP8 only are in layers");
     end = round_up(end, kByteAlignment);
     bucket.bytes = end;
     segment.bytes = sharded ? end : end + segment.begin - bucket.begin;
     end += sharded ? segment.count : bucket.size();
   }
   for (Parameter& parameter : parameters_) {
-    parameter.has_bytes = parameter.quantized && gathers_bytes(buckets_[bucket_at(parameter.offset)]);
+    parameter.has_bytes =
+        (parameter.dropped || parameter.quantized) && gathers_bytes(buckets_[bucket_at(parameter.offset)]);
     if (parameter.has_bytes) parameter.has_value = false;
   }
   return end;

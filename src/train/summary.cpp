@@ -29,11 +29,13 @@ std::map<std::string, int64_t> parameters_by_part(config::Config config) {
   return parts;
 }
 
-/// The weights that are not trained, as this rank holds them.
+/// The weights that are not trained, as this rank stores them between passes.
 std::string base_line(const parameters::ParameterStore& parameters) {
   int64_t codes = 0, values = 0;
   for (const parameters::Parameter& parameter : parameters.parameters()) {
-    const int64_t count = parameter.trainable ? 0 : parameter.shape.numel();
+    const parameters::Bucket& bucket = parameters.buckets()[parameters.bucket_at(parameter.offset)];
+    const int ranks = parameters.shards_values(bucket) ? parameters.layout().of(parameter.group).size : 1;
+    const int64_t count = parameter.trainable ? 0 : parameter.shape.numel() / ranks;
     if (parameter.dropped)
       codes += count * (parameter.keeps_columnwise ? 2 : 1);
     else
@@ -108,8 +110,7 @@ std::string model_summary(const config::Config& config, const parameters::Parame
   text += fmt::format(", vocabulary {} (padded {}), sequence {}\n", m.vocab_size, m.padded_vocab_size(),
                       m.seq_length);
   text += adapter_line(config, whole);
-  if (config.adapter.on() && config.parallel.shard != config::Shard::parameters)
-    text += base_line(parameters);
+  if (config.adapter.on()) text += base_line(parameters);
   if (!tables) return text;
   for (const auto& [part, count] : parameters_by_part(config))
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));

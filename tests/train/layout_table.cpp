@@ -165,6 +165,8 @@ std::vector<Case> two_ranks() {
       named("cp2_llama_lora_noise", {.recompute = selective}),
       named("dp2_llama_blockwise_gradients_lora"),
       named("dp2_llama_delayed_parameters_lora"),
+      named("dp2_llama_rowwise_parameters_lora"),
+      named("dp2_experts_delayed_sharded_parameters_lora"),
       named("cp2_llama_rowwise_lora"),
       named(
           "tp2_sp_llama_overrides",
@@ -395,6 +397,8 @@ std::vector<Case> four_ranks() {
       named("tp2_cp2_sp_experts_selective"),
       named("dp4_ep4_experts_rounds"),
       named("dp4_ep2_experts_sharded_gradients_lora"),
+      named("tp2_dp2_sp_llama_blockwise_parameters_lora"),
+      named("pp2_dp2_llama_rowwise_parameters_lora"),
       named("tp2_dp2_sp_ep4_experts_rounds_lora_noise"),
       named("dp4_ep2_experts_sharded_parameters_delayed"),
       named("dp4_ep2_experts_sharded_gradients_muon_selective"),

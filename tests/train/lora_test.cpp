@@ -187,8 +187,7 @@ TEST_P(LoraForms, BaseIsHeldInFp8) {
   }
 }
 
-// A base that is held in FP8 gives the bits of a base that is quantized from BF16 in every pass, which
-// fp8_statistics_every, parallel.shard or, here, a guard needs.
+// A base that is held in FP8 gives the bits of a base that is quantized from BF16 in every pass, which a guard needs.
 TEST_P(LoraForms, HeldBaseGivesTheBitsOfABf16Base) {
   config::Config config = adapter_config_of(GetParam());
   if (config.precision.fp8 == Fp8Mode::off) GTEST_SKIP() << "nothing is quantized";

@@ -33,6 +33,28 @@ TEST(TeTrainLora, ResumesWithTheSameBits) {
   }
 }
 
+// Data-parallel ranks store parts of an FP8 base, or all of it.
+TEST(TeTrainLora, ShardedBaseGivesTheSameBits) {
+  TrainFolder folder;
+  run(folder, "base", kTinyFp8);
+  folder.use_ranks(2);
+  for (const char* recipe : {"tensorwise", "rowwise", "blockwise"}) {
+    const auto with = [&](const char* shard) {
+      return kTinyFp8 + adapter_of(folder, "base") +
+             Overrides{std::string("precision.fp8_recipe=") + recipe, std::string("parallel.shard=") + shard,
+                       "training.global_batch_size=8", "training.micro_batch_size=2"};
+    };
+    const std::string name = recipe;
+    run(folder, "whole" + name, with("gradients"));
+    run(folder, "sharded" + name, with("parameters"));
+    run(folder, "resumed" + name,
+        with("parameters") + Overrides{"checkpoint.resume=" + folder.checkpoint("sharded" + name, 3)});
+    for (const char* other : {"sharded", "resumed"})
+      EXPECT_EQ(folder.checkpoint_bytes(other + name, 6), folder.checkpoint_bytes("whole" + name, 6))
+          << other << name;
+  }
+}
+
 // Each mistake is one line with the key.
 TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   const TrainFolder folder;

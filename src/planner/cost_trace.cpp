@@ -145,13 +145,15 @@ Work work_of(const OpCall& call, const config::ParallelConfig& layout, const Gro
 /// Assigns operations to layers, by the weights that the pass is about to read.
 class CostsByLayer {
  public:
-  CostsByLayer(const parameters::ParameterStore& store, int64_t layers)
+  /// `gathers_fp8`: weights with one scale are gathered in FP8; a base that is held in FP8 only always is.
+  CostsByLayer(const parameters::ParameterStore& store, int64_t layers, bool gathers_fp8)
       : layers_(static_cast<size_t>(layers)) {
     for (const parameters::Parameter& parameter : store.parameters()) {
       LayerCost& unit = unit_of(parameter.id);
       const int64_t count = parameter.shape.numel();
+      const bool fp8 = parameter.dropped ? !parameter.two_codes : gathers_fp8 && parameter.quantized;
       unit.parameters[static_cast<size_t>(parameter.group)] +=
-          {.all = count, .fp8 = parameter.quantized ? count : 0, .trained = parameter.trainable ? count : 0};
+          {.all = count, .fp8 = fp8 ? count : 0, .trained = parameter.trainable ? count : 0};
       starts_.emplace_back(parameter.offset, &unit);
     }
   }
@@ -206,6 +208,8 @@ class TracedStage {
     stage_.parameters().bind(context_);
     stage_.bind_routing();
     stage_.weights_changed();
+    for (const parameters::Parameter& parameter : stage_.parameters().parameters())
+      if (parameter.quantize_written) parameter.quantize_written(context_);  // once per run
     if (config.data.document_mask) pass_.document_start = inputs_->document_start;
   }
 
@@ -303,7 +307,7 @@ MicrobatchCost trace_microbatch(const config::Config& given, const Cluster& clus
       },
       deferred_wgrad);
   model::ModelStage& stage = traced.stage();
-  units.emplace(stage.parameters(), config.model.num_layers);
+  units.emplace(stage.parameters(), config.model.num_layers, config::gathers_fp8_weights(config));
   stage.set_hooks(
       {.before_parameters = [&](const Context&, int64_t begin, int64_t, int) { units->enter(begin); },
        .before_wgrads = [&](const Context&, int64_t begin, int64_t) { units->enter(begin); },

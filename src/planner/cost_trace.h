@@ -26,7 +26,7 @@ struct Work {
 /// Parameters of this rank.
 struct ParameterCounts {
   int64_t all = 0;
-  int64_t fp8 = 0;  ///< of these, weights that may be gathered in FP8
+  int64_t fp8 = 0;  ///< of these, weights that are gathered as one byte
   int64_t trained = 0;
   ParameterCounts& operator+=(const ParameterCounts& other);
 };

@@ -116,7 +116,7 @@ class GroupCommunication {
     }
   };
 
-  Time gather_layers() const { return gather(layers_.all, in_fp8()); }
+  Time gather_layers() const { return gather(layers_.all, layers_.fp8); }
   Time reduce_layers() const { return reduce(layers_.trained); }
   /// Once per step: what is not communicated in every pass.
   Time reduce_once() const {
@@ -125,7 +125,7 @@ class GroupCommunication {
   Time gather_once() const {
     const bool sharded = config_.parallel.shard == config::Shard::parameters;
     const bool in_values = sharded || all_.trained < all_.all;  // adapters are not quantized
-    return gather(sharded ? trained_ends() : all_.trained, in_values ? 0 : in_fp8());
+    return gather(sharded ? trained_ends() : all_.trained, in_values ? 0 : all_.fp8);
   }
   /// Seconds in which reduced gradients are added to this rank's sums.
   double sums() const {
@@ -135,7 +135,6 @@ class GroupCommunication {
 
  private:
   int64_t trained_ends() const { return all_.trained - layers_.trained; }
-  int64_t in_fp8() const { return config::gathers_fp8_weights(config_) ? all_.fp8 : 0; }
   double grad_bytes(int64_t parameters) const {
     return static_cast<double>(parameters) *
            (config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);

@@ -43,7 +43,8 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, const
   if (data_ranks > 1 && config.parallel.shard != config::Shard::parameters) {
     const int64_t grads =
         config.parallel.shard == config::Shard::optimizer ? plan.bytes(MemoryKind::main_grads) : 0;
-    all.emplace_back((grads + plan.bytes(MemoryKind::parameters)) / data_ranks * (data_ranks - 1),
+    const int64_t base = config.adapter.on() ? plan.bytes(MemoryKind::fp8_weights) : 0;
+    all.emplace_back((grads + plan.bytes(MemoryKind::parameters) + base) / data_ranks * (data_ranks - 1),
                      "parallel.shard: parameters");
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

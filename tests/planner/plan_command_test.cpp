@@ -80,6 +80,39 @@ TEST_F(PlanCommand, PlansAdapters) {
   TE_EXPECT_CONTAINS(out_, "18.22 GiB");
 }
 
+// A base in FP8 is sharded in FP8: two GPUs have 32 GiB of 70B each, and gather half the bytes of a BF16 base.
+TEST_F(PlanCommand, PlansShardedBases) {
+  const auto own = [&](const std::string& config, const std::string& options) {
+    EXPECT_EQ(run(config +
+                  " --set adapter.type=lora --set checkpoint.init_from=models/base "
+                  "--set parallel.shard=parameters --set training.recompute=full --set "
+                  "training.micro_batch_size=1 --set model.seq_length=4096 --plan 2 --gpu h100 --rows 1 "
+                  "--json " +
+                  (folder_ / "plan.json") + options),
+              0)
+        << error_;
+    return parse_json(read_file(folder_ / "plan.json")).at("own");
+  };
+  for (const char* recipe : {"tensorwise", "blockwise"}) {
+    const std::string in_fp8 = std::string(" --set precision.fp8_recipe=") + recipe;
+    const auto large =
+        own("llama3.1_70b_fp8.yaml", in_fp8 +
+                                         " --set parallel.tensor=1 --set parallel.sequence=false --set "
+                                         "parallel.pipeline=1 --set parallel.ranks=2");
+    EXPECT_EQ(large.at("fits"), true) << recipe;
+    const double gib = large.at("memory_bytes").get<double>() / (1 << 30);
+    EXPECT_GT(gib, 44.0) << recipe;
+    EXPECT_LT(gib, 50.0) << recipe;
+    const auto seconds = [](const auto& layout) {
+      return layout.at("seconds").at("data").template get<double>();
+    };
+    const double ratio =
+        seconds(own("llama3.1_8b_fp8.yaml", in_fp8)) / seconds(own("llama3.1_8b_bf16.yaml", ""));
+    EXPECT_GT(ratio, 0.4) << recipe;
+    EXPECT_LT(ratio, 0.65) << recipe;
+  }
+}
+
 // Llama 3.1 8B on four GPUs: an H100 holds 524,288 tokens only with state on the host.
 TEST_F(PlanCommand, PlansLongSequences) {
   const auto at = [](int tokens) {

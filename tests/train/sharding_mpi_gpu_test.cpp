@@ -20,8 +20,9 @@ using parallel::ProcessGrid;
 /// Relative change of a loss due to BF16 alone: half a unit in the last place, as in layout_mpi_test.cpp.
 constexpr double kBf16Loss = 0x1p-9;
 
-config::Config make_sharded_config(Precision precision) {
-  config::Config config = make_config({.family = Family::llama, .precision = precision, .layers = 6});
+config::Config make_sharded_config(Precision precision, bool lora = false) {
+  config::Config config =
+      make_config({.family = Family::llama, .precision = precision, .layers = 6, .lora = lora});
   enlarge(config);
   config.training.global_batch_size = 4 * config.training.micro_batch_size * world().size();
   return config;
@@ -54,6 +55,33 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
     EXPECT_NEAR(in_order[0], whole[0], 1e-6 * whole[0]);
     if (precision != Precision::bf16_wide) continue;
     for (size_t i = 2; i < whole.size(); i += 2) EXPECT_NEAR(in_order[i], whole[i], kBf16Loss * whole[i]);
+  }
+}
+
+// Ranks that shard the FP8 codes of an adapter's base gather those that every rank of the other runs holds.
+TEST(ShardingGpu, Fp8BaseGivesTheBitsOfAnUnshardedBase) {
+  TE_REQUIRE_GPU();
+  if (world().size() == 1) GTEST_SKIP() << "one data-parallel rank shards nothing";
+  const Context context = parallel::open_cuda_device(
+      world(), train::execution_options(make_sharded_config(Precision::delayed, true)));
+  const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1));
+  for (const Precision precision :
+       {Precision::delayed, Precision::tensorwise, Precision::rowwise, Precision::blockwise}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      SCOPED_TRACE(fmt::format("{} {}", static_cast<int>(precision), to_string(recompute)));
+      config::Config config = make_sharded_config(precision, true);
+      if (!gpu_supports(config)) continue;
+      config.training.recompute = recompute;
+      config.parallel.shard = Shard::gradients;
+      const std::vector<float> whole = run_random_steps(context, config, groups, kShardingSteps);
+      config.parallel.shard = Shard::parameters;
+      for (const bool overlap : {false, true, true})
+        EXPECT_EQ(run_random_steps(context, config, groups,
+                                   RandomSteps{.steps = kShardingSteps,
+                                               .data_parallel = {.overlap_param_gather = overlap}}),
+                  whole)
+            << "overlap " << overlap;
+    }
   }
 }
 

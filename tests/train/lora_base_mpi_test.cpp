@@ -8,6 +8,7 @@
 #include "model/tiny_model.h"
 #include "random_steps.h"
 #include "testing/mpi.h"
+#include "train/summary.h"
 
 namespace te::testing {
 namespace {
@@ -152,6 +153,9 @@ TEST_P(ShardedBase, NeedsLessMemory) {
       largest = std::max(largest, bucket.size());
       padding += 128 * ranks;
     }
+    const int64_t held = shard == Shard::parameters ? weights / ranks : weights;
+    TE_EXPECT_CONTAINS(train::model_summary(base_config(GetParam(), shard), store, false),
+                       fmt::format("base: {} in FP8, ", human_bytes(held)));
     const int64_t planned = runner.plan().bytes(MemoryKind::fp8_weights);
     if (shard != Shard::parameters) {
       EXPECT_EQ(planned, weights);

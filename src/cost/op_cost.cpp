@@ -24,6 +24,7 @@
 #include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
 #include "kernels/moe/router_gemm.h"
+#include "kernels/moe/send_fp8.h"
 #include "kernels/muon/muon.h"
 #include "kernels/norm/norm.h"
 #include "kernels/param_split/param_split.h"
@@ -373,6 +374,33 @@ OpCost cost_of(const CountQuantizedExperts& args) {
   return moves({args.x, args.rowwise ? args.rowwise : args.columnwise});
 }
 
+OpCost cost_of(const SentRanges& args) {
+  return moves({args.counts, args.ranges});
+}
+
+OpCost cost_of(const SentAmax& args) {
+  return moves({args.x, args.row_of});
+}
+
+OpCost cost_of(const FinalizeExpertScales& args) {
+  return moves({args.amax, args.scale});
+}
+
+/// Copies of a token are read from the cache.
+OpCost cost_of(const QuantizeSent& args) {
+  OpCost cost = moves({args.x, args.source});
+  cost.bytes += static_cast<double>(args.source.numel() * args.x.cols());
+  return cost;
+}
+
+OpCost cost_of(const OrderReceived& args) {
+  return moves({args.x, args.source, args.rowwise, args.columnwise});
+}
+
+OpCost cost_of(const CountSent& args) {
+  return moves({args.counts});
+}
+
 /// Only the device knows how many rows are used: at most all of them.
 OpCost cost_of(const GroupedGemm& args) {
   OpCost cost = moves({args.a.values, args.b.values, args.out});
@@ -413,10 +441,12 @@ OpCost op_cost(const std::any& args) {
                   MuonPlace, MuonUpdate, NormForward, NormBackward, CurrentScales, ParamSplit, QkNormForward,
                   QkNormBackward, Quantize, QuantizeGroups, QuantizeMx, QuantizeNvfp4, Rope, UniformNoise,
                   ZeroGranules>(args, cost) ||
-      found_among<CountQuantizedExperts, DispatchRows, ExpertActivation, ExpertActivationBackward,
-                  ExpertGateBackward, ExpertRows, GatherValues, GroupedGemm, GroupedWgrad, LimitExperts,
-                  Permute, QuantizeExperts, RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward,
-                  RouterGemm, RouterGemmBackward, RouterStatistics, Unpermute>(args, cost);
+      found_among<CountQuantizedExperts, CountSent, FinalizeExpertScales, OrderReceived, QuantizeSent,
+                  SentAmax, SentRanges>(args, cost) ||
+      found_among<DispatchRows, ExpertActivation, ExpertActivationBackward, ExpertGateBackward, ExpertRows,
+                  GatherValues, GroupedGemm, GroupedWgrad, LimitExperts, Permute, QuantizeExperts,
+                  RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm,
+                  RouterGemmBackward, RouterStatistics, Unpermute>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

@@ -6,6 +6,7 @@
 #include "fp8/recipe.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/moe/quantize_experts.h"
+#include "kernels/moe/send_fp8.h"
 #include "kernels/quantize/quantize.h"
 
 namespace te::fp8 {
@@ -150,6 +151,24 @@ ReadyOperand Quantizer::complete(const Context& context, Operand operand, const 
                                                  : recipe_->table_.scale_of(index_).as<float>();
     recipe_->observer_->record(context, observer_index_, produced.high_precision, scale);
   }
+  return ready;
+}
+
+kernels::Fp8Output Quantizer::sent_output(const Operand& operand, QuantizeMode mode) const {
+  if (observed()) mode.record_amax = mode.count = false;
+  return output_of(operand, mode_of(operand, mode));
+}
+
+ReadyOperand Quantizer::complete_received(const Context& context, const Operand& operand,
+                                          const Tensor& received, QuantizeMode mode) const {
+  ReadyOperand ready;
+  if (mode.rowwise) ready.rowwise = operand.rowwise;
+  if (mode.columnwise) ready.columnwise = operand.columnwise;
+  kernels::order_received(context, {.x = received,
+                                    .source = operand.source,
+                                    .offsets = operand.offsets,
+                                    .rowwise = ready.rowwise.values,
+                                    .columnwise = ready.columnwise.values});
   return ready;
 }
 

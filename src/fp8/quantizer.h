@@ -57,6 +57,9 @@ class Quantizer {
   bool in_high_precision() const;
   /// True for an operand of experts that can be quantized from tokens (Operand::source).
   bool reads_tokens() const { return experts_ > 0 && layouts_.transposes(); }
+  /// True for an operand of experts that the ranks of its tokens quantize and send as FP8 (kernels/moe/send_fp8.h):
+  /// both layouts have the same codes, and memory is not planned for rows in high precision anyway.
+  bool quantized_by_senders() const { return reads_tokens() && !keeps_high_precision(); }
   /// True if the ranks of sequence parallelism gather quantized rows of an operand with this many tokens, false if they
   /// gather high-precision rows.
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;
@@ -78,6 +81,11 @@ class Quantizer {
   /// Computes what the producer has not written: quantizes, adds the column sums, records the amax when calibrating.
   ReadyOperand complete(const Context& context, Operand operand, const ProducedOperand& produced,
                         QuantizeMode mode, const ColumnSums& sums = {}) const;
+  /// The same in two parts for an operand with quantized_by_senders(): the outputs for finalize_expert_scales(), and
+  /// complete() for the values that senders have quantized with its scales.
+  kernels::Fp8Output sent_output(const Operand& operand, QuantizeMode mode) const;
+  ReadyOperand complete_received(const Context& context, const Operand& operand, const Tensor& received,
+                                 QuantizeMode mode) const;
   /// Computes one layout of a completed operand whose values have not changed, with the same scale. Nothing in
   /// high-precision passes. `from_rowwise`: the row-wise layout is valid, so that a columnwise layout that is its
   /// transpose needs no quantization. Without high-precision values, columnwise scales of blocks are valid, too.

@@ -7,6 +7,7 @@
 #include "core/profile.h"
 #include "kernels/moe/dispatch.h"
 #include "kernels/moe/permute.h"
+#include "kernels/moe/send_fp8.h"
 #include "parallel/watchdog.h"
 
 namespace te::model {
@@ -40,7 +41,8 @@ void ExpertDispatch::plan_routing(MemoryPlan& plan, Routing& routing) const {
   routing.host.resize(static_cast<size_t>(ranks_.size() * (experts_ + 1)));
 }
 
-void ExpertDispatch::plan_scratch(MemoryPlan& plan) {
+void ExpertDispatch::plan_scratch(MemoryPlan& plan, bool fp8_x, bool fp8_dy) {
+  fp8_x_ = fp8_x, fp8_dy_ = fp8_dy;
   const auto add = [&](PlanSlot slot, Buffer tag, const char* name, DType dtype, Shape shape,
                        Lifetime lifetime) {
     plan.add(slot, name_ + ".dispatch." + name, MemoryKind::scratch, dtype, shape, {tag, lifetime});
@@ -49,10 +51,13 @@ void ExpertDispatch::plan_scratch(MemoryPlan& plan) {
   const int64_t sent = sent_rows(), hidden = dims_.hidden;
   add(sent_, Buffer::sent, "sent", dims_.dtype, {sent, hidden}, both);
   add(received_, Buffer::received, "received", dims_.dtype, {capacity_, hidden}, both);
-  add(sent_gradients_, Buffer::sent_gradients, "sent_gradients", dims_.dtype, {sent, hidden},
-      live(Step::fc2_backward, Step::fc1_backward));
-  add(received_gradients_, Buffer::received_gradients, "received_gradients", dims_.dtype, {capacity_, hidden},
-      backward);
+  if (!fp8_x || !fp8_dy) {
+    const DType dtype = fp8_dy ? DType::u8 : dims_.dtype;
+    add(sent_gradients_, Buffer::sent_gradients, "sent_gradients", dtype, {sent, hidden},
+        fp8_dy ? backward : live(Step::fc2_backward, Step::fc1_backward));
+    add(received_gradients_, Buffer::received_gradients, "received_gradients", dtype, {capacity_, hidden},
+        backward);
+  }
   add(sent_probs_, Buffer::sent_probs, "sent_probs", DType::f32, {sent, 1}, both);
   add(received_probs_, Buffer::received_probs, "received_probs", DType::f32, {capacity_, 1}, both);
   add(sent_d_probs_, Buffer::sent_d_probs, "sent_d_probs", DType::f32, {sent, 1}, backward);
@@ -66,6 +71,11 @@ void ExpertDispatch::plan_scratch(MemoryPlan& plan) {
   add(segments_, Buffer::segments, "segments", DType::i32, {experts_, 3}, order);
   add(source_, Buffer::source, "source", DType::i32, {rows()}, order);
   add(row_of_, Buffer::row_of, "row_of", DType::i32, {capacity_}, order);
+  if (!fp8_x && !fp8_dy) return;
+  add(ranges_, Buffer::ranges, "ranges", DType::i32, {experts_, 4}, both);
+  add(amax_, Buffer::amax, "amax", DType::f32, {experts_}, both);
+  add(scales_, Buffer::scales, "scales", DType::f32, {experts_}, both);
+  add(sent_counts_, Buffer::sent_counts, "sent_counts", DType::i64, {2, ranks_.size(), experts_, 2}, both);
 }
 
 // --- sizes of messages, on the host ------------------------------------------------------------------------
@@ -128,55 +138,62 @@ void ExpertDispatch::count(const Context& context, const Tensor& offsets, Routin
 
 void ExpertDispatch::pack(const Context& context, const Tensor& x, const Tensor& probs, const Tensor& numbers,
                           const Tensor& source) const {
-  kernels::permute(context, {.x = x, .source = source, .topk = topk_, .rows = sent_});
+  if (!fp8_x_) kernels::permute(context, {.x = x, .source = source, .topk = topk_, .rows = sent_});
   kernels::gather_values(context, {.x = probs, .index = source, .out = sent_probs_});
   if (numbers_) kernels::gather_values(context, {.x = numbers, .index = source, .out = sent_numbers_});
   ranks_.stream(context).ready.record(context);
 }
 
 void ExpertDispatch::pack_gradients(const Context& context, const Tensor& dy, const Tensor& source) const {
-  kernels::permute(context, {.x = dy, .source = source, .topk = topk_, .rows = sent_gradients_});
+  if (!fp8_dy_)
+    kernels::permute(context, {.x = dy, .source = source, .topk = topk_, .rows = sent_gradients_});
 }
 
-void ExpertDispatch::start(const Context& context, Routing& routing, bool gradients) const {
-  if (routing.rounds == 0) {
-    ExpertRanks::Stream& stream = ranks_.stream(context);
-    {
-      const parallel::Watchdog::Guard guard(stream.context, "the numbers of tokens per expert");
-      stream.context.synchronize();
-    }
-    const int64_t stride = experts_ + 1;
-    for (size_t i = 0; i < routing.host.size(); ++i)  // a trace has a balanced load
-      routing.host[i] = context.executes()
-                            ? stream.counts.as<int32_t>()[i]
-                            : static_cast<int32_t>(static_cast<int64_t>(i) % stride * sent_rows() / experts_);
-    routing.rounds = count_rounds(routing);
+void ExpertDispatch::wait_for_counts(const Context& context, Routing& routing) const {
+  if (routing.rounds > 0) return;
+  ExpertRanks::Stream& stream = ranks_.stream(context);
+  {
+    const parallel::Watchdog::Guard guard(stream.context, "the numbers of tokens per expert");
+    stream.context.synchronize();
   }
-  launch(context, routing, 0, gradients);
+  const int64_t stride = experts_ + 1;
+  for (size_t i = 0; i < routing.host.size(); ++i)  // a trace has a balanced load
+    routing.host[i] = context.executes()
+                          ? stream.counts.as<int32_t>()[i]
+                          : static_cast<int32_t>(static_cast<int64_t>(i) % stride * sent_rows() / experts_);
+  routing.rounds = count_rounds(routing);
 }
 
-// `ready` has been recorded after the last write of the sent rows.
-void ExpertDispatch::launch(const Context& context, const Routing& routing, int round, bool gradients) const {
+// `ready` has been recorded after the last write of the sent rows, or of the tokens.
+void ExpertDispatch::launch(const Context& context, const Routing& routing, int round,
+                            const Sent& sent) const {
   const ProfileLabel label(name_ + ".dispatch");
   ExpertRanks::Stream& stream = ranks_.stream(context);
   const Exchange rows = exchange(routing, round);
   stream.ready.wait(stream.context);
-  const auto send = [&](const Tensor& sent, const Tensor& received) {
-    ranks_.group().all_to_all(stream.context, sent, rows.sent, received, rows.received);
+  const auto send = [&](const Tensor& from, const Tensor& to) {
+    ranks_.group().all_to_all(stream.context, from, rows.sent, to, rows.received);
   };
-  send(sent_, received_);
+  if (fp8_x_ || fp8_dy_)
+    kernels::sent_ranges(stream.context, {.counts = routing.counts,
+                                          .rank = ranks_.rank(),
+                                          .round = round,
+                                          .capacity = capacity_,
+                                          .ranges = ranges_});
+  fp8_x_ ? send_fp8(stream.context, rows, sent, false) : send(sent_, received_);
   send(sent_probs_, received_probs_);
   if (numbers_) send(sent_numbers_, received_numbers_);
-  if (gradients) send(sent_gradients_, received_gradients_);
+  if (sent.gradients())
+    fp8_dy_ ? send_fp8(stream.context, rows, sent, true) : send(sent_gradients_, received_gradients_);
   stream.done.record(stream.context);
 }
 
 ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routing& routing, int round,
-                                             bool gradients) const {
+                                             const Sent& sent) const {
   ExpertRanks::Stream& stream = ranks_.stream(context);
   if (round > 0) {
     stream.ready.record(context);
-    launch(context, routing, round, gradients);
+    launch(context, routing, round, sent);
   }
   stream.done.wait(context);
   const ProfileLabel label(name_ + ".dispatch");
@@ -188,7 +205,91 @@ ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routi
                                    .segments = segments_,
                                    .source = source_,
                                    .row_of = row_of_});
-  return {offsets_, source_, received_probs_, received_, received_gradients_, received_numbers_};
+  Rows rows{offsets_, source_, received_probs_, received_, received_gradients_, received_numbers_};
+  const auto received = [&](const SentTokens& tokens, bool dy) {
+    const Fp8Memory memory = fp8_memory(dy, tokens.operand.rowwise.dtype);
+    count_fp8(context, tokens, dy);
+    return memory.received.slice_rows(memory.first_received, capacity_);
+  };
+  if (fp8_x_) rows.received = received(sent.x, false);
+  if (fp8_dy_ && sent.gradients()) rows.gradients = received(sent.dy, true);
+  return rows;
+}
+
+// --- rows that are sent as FP8 -----------------------------------------------------------------------------
+
+// A rank's rows, sent in a round to the experts of another, are in the place that their results will return to, so that
+// later rounds find their places free: x first, then dy.
+ExpertDispatch::Fp8Memory ExpertDispatch::fp8_memory(bool dy, DType format) const {
+  const auto as_fp8 = [&](const Tensor& rows) {
+    return Tensor{rows.data, format, {static_cast<int64_t>(rows.bytes()) / dims_.hidden, dims_.hidden}};
+  };
+  if (dy && !fp8_x_)
+    return {.sent = as_fp8(sent_gradients_), .received = as_fp8(received_gradients_), .pitch = 1};
+  return {.sent = as_fp8(sent_),
+          .received = as_fp8(received_),
+          .pitch = static_cast<int64_t>(dtype_size(dims_.dtype)),
+          .second = dy,
+          .first_received = dy ? capacity_ : 0};
+}
+
+void ExpertDispatch::send_fp8(const Context& stream, const Exchange& rows, const Sent& sent, bool dy) const {
+  const SentTokens& tokens = dy ? sent.dy : sent.x;
+  const kernels::Fp8Output& operand = tokens.operand;
+  const Fp8Memory memory = fp8_memory(dy, operand.rowwise.dtype);
+  parallel::Communicator& group = ranks_.group();
+  const auto own = [&](const Tensor& all) {
+    return all.view({ranks_.size(), own_experts()}).slice_rows(ranks_.rank(), 1).view({own_experts()});
+  };
+  // 1. The amaxes of all ranks' rows of each expert. The bits are reduced, which keeps a NaN (communicator.h).
+  if (operand.amax != nullptr || operand.requantize.state != nullptr) {
+    stream.zero(amax_);
+    kernels::sent_amax(stream, {.x = tokens.values, .row_of = sent.row_of, .ranges = ranges_, .amax = amax_});
+    group.all_reduce(stream, {amax_.data, DType::i32, amax_.shape}, parallel::ReduceOp::max);
+  }
+  // 2. The scales, from the ranks of the experts.
+  kernels::finalize_expert_scales(stream, {.amax = own(amax_), .out = operand, .scale = own(scales_)});
+  group.all_gather(stream, own(scales_), scales_);
+  // 3. The values.
+  const bool counts = operand.counters != nullptr;
+  const Tensor all_counts = sent_counts_of(dy);
+  const Tensor own_counts = all_counts.slice_rows(ranks_.rank() * experts_, experts_);
+  if (counts) stream.zero(own_counts);
+  kernels::quantize_sent(stream, {.x = tokens.values,
+                                  .source = sent.source,
+                                  .topk = topk_,
+                                  .ranges = ranges_,
+                                  .scale = scales_,
+                                  .rows = memory.sent,
+                                  .pitch = memory.pitch,
+                                  .second = memory.second,
+                                  .counts = counts ? own_counts : Tensor{}});
+  if (counts) {
+    const auto bytes = [](const Tensor& t) {
+      return Tensor{t.data, DType::u8, {static_cast<int64_t>(t.bytes())}};
+    };
+    group.all_gather(stream, bytes(own_counts), bytes(all_counts));
+  }
+  Exchange places = rows;
+  for (RowRange& range : places.sent)
+    range.first = memory.pitch * range.first + (memory.second ? range.count : 0);
+  for (RowRange& range : places.received) range.first += memory.first_received;
+  group.all_to_all(stream, memory.sent, places.sent, memory.received, places.received);
+}
+
+/// i64 [ranks * experts, 2].
+Tensor ExpertDispatch::sent_counts_of(bool dy) const {
+  const int64_t rows = ranks_.size() * experts_;
+  return Tensor(sent_counts_).view({2 * rows, 2}).slice_rows(dy ? rows : 0, rows);
+}
+
+void ExpertDispatch::count_fp8(const Context& context, const SentTokens& tokens, bool dy) const {
+  if (tokens.operand.counters == nullptr) return;
+  kernels::count_sent(context, {.counts = sent_counts_of(dy).view({ranks_.size(), experts_, 2}),
+                                .offsets = offsets_,
+                                .first_expert = ranks_.rank() * own_experts(),
+                                .cols = dims_.hidden,
+                                .counters = tokens.operand.counters});
 }
 
 // --- combine -----------------------------------------------------------------------------------------------
@@ -204,7 +305,7 @@ void ExpertDispatch::send_back(const Context& context, const Routing& routing, i
   const auto send = [&](const Tensor& received, const Tensor& sent) {
     ranks_.group().all_to_all(stream.context, received, there.received, sent, there.sent);
   };
-  send(received_, returned(gradients));
+  send(received_, sent_);
   if (gradients) send(received_d_probs_, sent_d_probs_);
   stream.done.record(stream.context);
   stream.done.wait(context);

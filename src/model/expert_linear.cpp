@@ -33,14 +33,18 @@ Linear::Spec expert_spec(LinearId id, const LayerConfig& config, const ExpertPar
   return spec;
 }
 
-ProducedOperand of_rows(const ExpertRows& rows) {
-  return {.high_precision = rows.fp8.wants_data() ? Tensor{} : rows.values, .fp8 = rows.fp8, .sums = {}};
-}
-
 Operand of_experts(Operand operand, const ExpertRows& rows) {
   operand.offsets = rows.offsets;
   operand.source = rows.source, operand.topk = rows.topk;
   return operand;
+}
+
+ReadyOperand complete(const Context& context, const fp8::Quantizer& quantizer, const Operand& operand,
+                      const ExpertRows& rows, const fp8::QuantizeMode& mode) {
+  const Operand of_rows = of_experts(operand, rows);
+  if (is_fp8(rows.values.dtype)) return quantizer.complete_received(context, of_rows, rows.values, mode);
+  const Tensor values = rows.fp8.wants_data() ? Tensor{} : rows.values;
+  return quantizer.complete(context, of_rows, {.high_precision = values, .fp8 = rows.fp8, .sums = {}}, mode);
 }
 
 }  // namespace
@@ -77,7 +81,7 @@ ExpertRows ExpertLinear::rows_of(const Context& context, const fp8::Quantizer& q
 
 ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input, const ExpertRows& x,
                                    const Tensor& y, const Pass& pass) {
-  ReadyOperand ready = input_quantizer_.complete(context, of_experts(input, x), of_rows(x), input_mode(pass));
+  ReadyOperand ready = complete(context, input_quantizer_, input, x, input_mode(pass));
   prepare_fprop_weight(context);
   if (grouped()) {
     const ProfileLabel label(spec_.name, "fprop");
@@ -93,13 +97,12 @@ ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input,
 
 ReadyOperand ExpertLinear::complete_input(const Context& context, const Operand& input, const ExpertRows& x,
                                           const Pass& pass) const {
-  return input_quantizer_.complete(context, of_experts(input, x), of_rows(x), wgrad_input_mode(pass));
+  return complete(context, input_quantizer_, input, x, wgrad_input_mode(pass));
 }
 
 void ExpertLinear::backward(const Context& context, const Operand& grad, const ExpertRows& dy,
                             const ReadyOperand& input, const Tensor& dx, const Pass& pass) {
-  const ReadyOperand ready =
-      grad_quantizer_.complete(context, of_experts(grad, dy), of_rows(dy), pass.quantize_mode());
+  const ReadyOperand ready = complete(context, grad_quantizer_, grad, dy, pass.quantize_mode());
   prepare_dgrad_weight(context);
   if (grouped()) {
     const ProfileLabel label(spec_.name, "dgrad");

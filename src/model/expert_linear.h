@@ -10,7 +10,8 @@ namespace te::model {
 
 /// Rows of an operand, in the order of the experts. The shared expert has no offsets.
 struct ExpertRows {
-  Tensor values;   ///< [rows, cols], or with source tokens, of which the rows are copies
+  Tensor
+      values;  ///< [rows, cols], or with source tokens, of which the rows are copies; FP8 if received as FP8
   Tensor offsets;  ///< i32 [experts + 1]
   Tensor source;   ///< i32 [rows] (kernels/moe/permute.h)
   int64_t topk = 1;
@@ -68,6 +69,18 @@ class ExpertLinear : public Linear {
   }
   kernels::Fp8Output grad_request(const Operand& grad, const Pass& pass) const {
     return grad_quantizer_.experts_request(grad, pass.quantize_mode());
+  }
+
+  /// True if the ranks of the tokens quantize x, and dy, before they send them: see Quantizer::quantized_by_senders().
+  /// An adapter reads high precision.
+  bool input_sent_quantized() const { return !adapter_ && input_quantizer_.quantized_by_senders(); }
+  bool grad_sent_quantized() const { return !adapter_ && grad_quantizer_.quantized_by_senders(); }
+  /// Then: what the ranks need for the input in forward() or complete_input(), and for dy.
+  kernels::Fp8Output sent_input(const Operand& input, const Pass& pass) const {
+    return input_quantizer_.sent_output(input, input_mode(pass));
+  }
+  kernels::Fp8Output sent_grad(const Operand& grad, const Pass& pass) const {
+    return grad_quantizer_.sent_output(grad, pass.quantize_mode());
   }
 
   /// y [rows, out] from x [rows, in]. Returns the input for backward().

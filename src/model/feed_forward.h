@@ -54,6 +54,8 @@ class FeedForward {
   /// The first `rows` rows of activations that plan_inference() planned, with their input [rows, hidden].
   virtual std::unique_ptr<Activations> first_rows(const Activations& activations, const Tensor& input,
                                                   int64_t rows) const = 0;
+  /// The last step of the backward pass that reads d_output.
+  virtual Step last_gradient_read() const { return Step::fc2_backward; }
   /// Width of the widest input of a linear layer on this rank, for share_input_layouts().
   virtual int64_t max_input_width() const = 0;
   /// Places the linear layers' quantized inputs in shared memory, for passes that save nothing.

@@ -256,7 +256,12 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
         shared_fc1_->forward(context, a.shared_fc1_input, shared_rows(a.input), a.shared_fc1_out, pass);
   if (gate_ != nullptr)
     kernels::router_gemm(context, {.x = a.input, .weight = gate_->value, .logits = a.gate});
-  if (dispatch_) dispatch_->start(context, a.routing, false);
+  ExpertDispatch::Sent sent;
+  if (dispatch_) {
+    dispatch_->wait_for_counts(context, a.routing);
+    sent = sent_tokens(a, pass_of_rounds(a, pass));
+    dispatch_->start(context, a.routing, sent);
+  }
   // 3. Activation, times the router's probabilities.
   pass.begin_step(context, Step::activation);
   ExpertRows activated;
@@ -265,26 +270,37 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   // 4. Down projection. 5. Sum of the rows of each token.
   pass.begin_step(context, Step::fc2);
   if (dispatch_)
-    forward_rounds(context, a, pass);
+    forward_rounds(context, a, sent, pass);
   else
     a.fc2_ready = fc2_->forward(context, a.fc2_input, activated, a.fc2_out, pass);
   const Tensor shared = gate_ != nullptr ? a.shared_out : y;
   if (has_shared())
     a.shared_fc2_ready = shared_fc2_->forward(context, a.shared_fc2_input,
                                               shared_rows(a.shared_fc2_input.high_precision), shared, pass);
-  kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned(false) : a.fc2_out,
+  kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned() : a.fc2_out,
                                .row_of = a.row_of,
                                .addend = has_shared() ? shared : Tensor{},
                                .gate = a.gate,
                                .y = y});
 }
 
+Pass MoeFeedForward::pass_of_rounds(const Activations& a, Pass pass) {
+  pass.new_scales = a.routing.rounds > 1;
+  return pass;
+}
+
+ExpertDispatch::Sent MoeFeedForward::sent_tokens(const Activations& a, const Pass& pass) const {
+  ExpertDispatch::Sent sent{a.source, a.row_of, {a.input}, {}};
+  if (fc1_->input_sent_quantized()) sent.x.operand = fc1_->sent_input(a.fc1_input, pass);
+  return sent;
+}
+
 // Steps 2 to 4 of the experts for the rows that the ranks send.
-void MoeFeedForward::forward_rounds(const Context& context, Activations& a, const Pass& pass) {
-  Pass own = pass;
-  own.new_scales = a.routing.rounds > 1;
+void MoeFeedForward::forward_rounds(const Context& context, Activations& a, const ExpertDispatch::Sent& sent,
+                                    const Pass& pass) {
+  const Pass own = pass_of_rounds(a, pass);
   for (int round = 0; round < a.routing.rounds; ++round) {
-    const Rows rows = dispatch_->receive(context, a.routing, round, false);
+    const Rows rows = dispatch_->receive(context, a.routing, round, sent);
     fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows, rows.received)), a.fc1_out,
                   own);
     const ExpertRows activated = expert_activation(context, a, rows, fc2_->input_request(a.fc2_input, own));
@@ -357,8 +373,9 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   auto& a = static_cast<Activations&>(activations);
   auto& g = static_cast<Gradients&>(gradients);
   const Tensor& dy = d_output.high_precision;
-  const Pass recomputed = pass.recomputed();
+  const Pass recomputed = pass_of_rounds(a, pass.recomputed());
   const Rows rows = own_rows(a);
+  ExpertDispatch::Sent sent;
   // 5'. Rows of dy. 4'. Down projection.
   number_rows(context, a, pass);
   if (recompute_input && has_shared()) {
@@ -394,7 +411,10 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   }
   if (dispatch_) {
     dispatch_->pack(context, a.input, a.probs, numbers_, a.source);
-    dispatch_->start(context, a.routing, true);
+    sent = sent_tokens(a, recomputed);
+    sent.dy.values = dy;
+    if (fc2_->grad_sent_quantized()) sent.dy.operand = fc2_->sent_grad(g.fc2, pass);
+    dispatch_->start(context, a.routing, sent);
   } else {
     const ReadyOperand input =
         fc1_->complete_input(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), recomputed);
@@ -402,8 +422,8 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   }
   if (has_shared())
     shared_fc1_->backward(context, g.shared_fc1, shared_rows(a.shared_fc1_out), a.shared_fc1_ready, dx, pass);
-  if (dispatch_) backward_rounds(context, a, g, pass, static_cast<bool>(recompute_input));
-  kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned(true) : d_input_rows_,
+  if (dispatch_) backward_rounds(context, a, g, sent, pass, static_cast<bool>(recompute_input));
+  kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned() : d_input_rows_,
                                .row_of = a.row_of,
                                .addend = has_shared() ? dx : Tensor{},
                                .y = dx});
@@ -412,13 +432,13 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
 }
 
 // Steps 4' to 2' of the experts. With several rounds, the memory holds the activations of another round.
-void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gradients& g, const Pass& pass,
+void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gradients& g,
+                                     const ExpertDispatch::Sent& sent, const Pass& pass,
                                      bool recompute_activation) {
   const bool again = a.routing.rounds > 1;
-  Pass recomputed = pass.recomputed();
-  recomputed.new_scales = again;
+  const Pass recomputed = pass_of_rounds(a, pass.recomputed());
   for (int round = 0; round < a.routing.rounds; ++round) {
-    const Rows rows = dispatch_->receive(context, a.routing, round, true);
+    const Rows rows = dispatch_->receive(context, a.routing, round, sent);
     const ExpertRows x = input_rows(context, a, received(rows, rows.received));
     const ReadyOperand input = again ? fc1_->forward(context, a.fc1_input, x, a.fc1_out, recomputed)
                                      : fc1_->complete_input(context, a.fc1_input, x, recomputed);

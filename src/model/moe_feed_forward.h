@@ -76,6 +76,9 @@ class MoeFeedForward final : public FeedForward {
                                                        const Tensor& input, int64_t rows) const override;
   /// Counts the shared expert only; the other inputs have more rows than tokens and memory of their own.
   int64_t max_input_width() const override;
+  Step last_gradient_read() const override {
+    return sends_fp8_gradients() ? Step::fc1_backward : Step::fc2_backward;
+  }
   void share_input_layouts(FeedForward::Activations& activations, const Tensor& values,
                            const Tensor& scales) const override;
   void bind_routing(const RoutingStatistics& statistics) override { statistics_ = statistics; }
@@ -165,17 +168,25 @@ class MoeFeedForward final : public FeedForward {
     return {values, rows.offsets, {}, 1, rows.numbers, rows.source, fp8};
   }
   ExpertRows shared_rows(const Tensor& tokens) const { return {tokens, {}, {}, 1, token_numbers_, {}}; }
-  void forward_rounds(const Context& context, Activations& a, const Pass& pass);
+  /// With several rounds a microbatch keeps no current scales.
+  static Pass pass_of_rounds(const Activations& a, Pass pass);
+  /// What this rank sends, without gradients.
+  ExpertDispatch::Sent sent_tokens(const Activations& a, const Pass& pass) const;
+  void forward_rounds(const Context& context, Activations& a, const ExpertDispatch::Sent& sent,
+                      const Pass& pass);
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;
   /// Returns dy of fc1; `fp8`: its request.
   ExpertRows expert_activation_backward(const Context& context, const Activations& a, const Rows& rows,
                                         const Tensor& d_probs, const kernels::Fp8Output& fp8) const;
   void shared_activation_backward(const Context& context, const Activations& a) const;
-  void backward_rounds(const Context& context, Activations& a, Gradients& g, const Pass& pass,
-                       bool recompute_activation);
+  void backward_rounds(const Context& context, Activations& a, Gradients& g, const ExpertDispatch::Sent& sent,
+                       const Pass& pass, bool recompute_activation);
   void router_backward(const Context& context, const Activations& a, const Tensor& dx,
                        const Pass& pass) const;
+  /// Whether rows are sent to other ranks as FP8 (expert_dispatch.h).
+  bool sends_fp8_inputs() const { return dispatch_ && fc1_->input_sent_quantized(); }
+  bool sends_fp8_gradients() const { return dispatch_ && fc2_->grad_sent_quantized(); }
   int64_t row_alignment() const;
   /// Rows of the experts for so many tokens; inference has no capacity.
   int64_t rows_of(int64_t tokens, bool inference = false) const;

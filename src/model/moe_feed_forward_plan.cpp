@@ -91,10 +91,14 @@ void MoeFeedForward::add_tensors(MemoryPlan& plan, Activations& a, int64_t token
 void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations& activations) const {
   auto& a = static_cast<Activations&>(activations);
   const int64_t tokens = dims_.tokens;
+  LinearUse input = fc1_use(Buffer::input);
+  if (sends_fp8_inputs()) input.forward = Step::fc2;  // later rounds quantize it again
   plan.add(a.input, name_ + ".input", MemoryKind::activations, dims_.dtype, {tokens, dims_.hidden},
-           {Buffer::input, fc1_use(Buffer::input).saved_life()});
+           {Buffer::input, input.saved_life()});
   for (const Use& use : uses())
-    use.linear->plan_input(plan, a.*use.input, use.use, use.linear == shared_fc1_.get());
+    use.linear->plan_input(
+        plan, a.*use.input, use.use,
+        use.linear == shared_fc1_.get() || (use.linear == fc1_.get() && sends_fp8_inputs()));
   add_tensors(plan, a, tokens, MemoryKind::activations,
               saved(recompute_, live(Step::fc1, Step::fc1_backward)),
               saved(recompute_, live(Step::fc2, Step::fc2_backward)));
@@ -129,7 +133,7 @@ void MoeFeedForward::plan_scratch(MemoryPlan& plan) {
   };
   const Lifetime act = live(Step::fc2_backward, Step::activation_backward);
   const Lifetime router = live(Step::activation_backward, Step::fc1_backward);
-  if (dispatch_) dispatch_->plan_scratch(plan);
+  if (dispatch_) dispatch_->plan_scratch(plan, sends_fp8_inputs(), sends_fp8_gradients());
   if (numbers_rows_) {
     TE_CHECK(ranks_ != nullptr, "{}: dropout of adapters needs the ranks of context parallelism", name_);
     const Lifetime passes = live(Step::fc1, Step::fc2) | live(Step::fc2_backward, Step::fc1_backward);
@@ -158,7 +162,8 @@ void MoeFeedForward::plan_scratch(MemoryPlan& plan) {
 
 void MoeFeedForward::plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool) const {
   auto& g = static_cast<Gradients&>(gradients);
-  for (const Use& use : uses()) use.linear->plan_grad(plan, g.*use.grad, use.use, use.linear == fc2_.get());
+  for (const Use& use : uses())
+    use.linear->plan_grad(plan, g.*use.grad, use.use, use.linear == fc2_.get() && !sends_fp8_gradients());
 }
 
 void MoeFeedForward::plan_inference(MemoryPlan& plan, FeedForward::Activations& activations,

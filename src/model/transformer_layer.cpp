@@ -65,7 +65,8 @@ void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
       live(Step::fc1_backward, Step::mlp_norm_backward) |
           live(Step::qkv_backward, Step::input_norm_backward));
   if (has_branch_gradient())
-    add(d_output_, ".d_output", Buffer::d_output, live(Step::fc2_backward) | live(Step::proj_backward));
+    add(d_output_, ".d_output", Buffer::d_output,
+        live(Step::fc2_backward, feed_forward_->last_gradient_read()) | live(Step::proj_backward));
   if (parallel_)
     add(d_parallel_, ".d_parallel", Buffer::d_parallel,
         live(Step::mlp_norm_backward, Step::input_norm_backward));

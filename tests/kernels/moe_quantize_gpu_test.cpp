@@ -1,7 +1,7 @@
 // Quantization of experts' operands in a pipeline with several items per block, and activations that quantize their
 // result: bit for bit what the reference, or the activation and the quantization one after another, give. Weight
 // gradients that are added: the sum of the old value and the gradient, rounded once.
-#include "moe_quantize_cases.h"
+#include "send_fp8_cases.h"
 
 namespace te::kernels {
 namespace {
@@ -21,6 +21,30 @@ TEST(MoeQuantizeGpu, ManyItemsPerBlockEqualReference) {
         EXPECT_TRUE(quantize_permuted(gpu, c, cols, DType::bf16, scaling, from_source, false) == expected)
             << cols << " " << static_cast<int>(scaling) << " " << from_source;
     }
+}
+
+// Columns and numbers of rows that vectors divide and that they do not divide, in one and several rounds.
+TEST(MoeQuantizeGpu, RowsQuantizedBySendersEqualReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  std::vector<SendCase> cases(std::begin(kSendCases), std::end(kSendCases));
+  cases.push_back({{3001, 24, 4, 16}, 4, 4000, 264});
+  for (SendCase c : cases)
+    for (const ExpertScaling scaling : kExpertScalings)
+      for (const bool counted : {false, true})
+        for (const DType dtype : {DType::bf16, DType::f32}) {
+          c.scaling = scaling, c.counted = counted, c.dtype = dtype;
+          c.second = counted != (dtype == DType::f32), c.format = c.second ? DType::e5m2 : DType::e4m3;
+          for (const bool one_layout : {false, true}) {
+            c.columnwise = !one_layout;
+            const auto expected = sent_operands(cpu(), c, true);
+            for (const bool by_senders : {false, true})
+              EXPECT_TRUE(sent_operands(gpu, c, by_senders) == expected)
+                  << c.order.tokens << " tokens, " << c.order.experts << " experts, scaling "
+                  << static_cast<int>(scaling) << ", counted " << counted << ", second " << c.second
+                  << ", one layout " << one_layout << ", by senders " << by_senders;
+          }
+        }
 }
 
 void expect_equal(const Context& context, const ActivationCase& c) {

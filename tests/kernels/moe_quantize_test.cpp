@@ -6,7 +6,7 @@
 #include "kernels/gemm/widen_cpu.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_groups.h"
-#include "moe_quantize_cases.h"
+#include "send_fp8_cases.h"
 
 namespace te::kernels {
 namespace {
@@ -34,6 +34,27 @@ TEST(MoeQuantize, SourceGivesTheRowsOfPermute) {
       EXPECT_EQ(quantize_permuted(host(), c, 40, DType::bf16, scaling, true, true),
                 quantize_permuted(host(), c, 40, DType::bf16, scaling, false, true))
           << c.tokens << " " << c.experts;
+}
+
+TEST(MoeQuantize, SendersGiveTheBytesAndStateOfTheReceiver) {
+  for (SendCase c : kSendCases)
+    for (const ExpertScaling scaling : kExpertScalings)
+      for (const bool counted : {false, true})
+        for (const DType dtype : {DType::bf16, DType::f32}) {
+          c.scaling = scaling, c.counted = counted, c.dtype = dtype;
+          c.second = counted != (dtype == DType::f32), c.format = c.second ? DType::e5m2 : DType::e4m3;
+          EXPECT_TRUE(sent_operands(host(), c, true) == sent_operands(host(), c, false))
+              << c.order.tokens << " tokens, " << c.order.experts << " experts, scaling "
+              << static_cast<int>(scaling) << ", counted " << counted << ", second " << c.second;
+        }
+}
+
+TEST(MoeQuantize, SendersGiveOneLayoutLikeBoth) {
+  for (const bool rowwise : {false, true}) {
+    SendCase c = kSendCases[1];
+    c.rowwise = rowwise, c.columnwise = !rowwise;
+    EXPECT_TRUE(sent_operands(host(), c, true) == sent_operands(host(), c, false)) << rowwise;
+  }
 }
 
 TEST(Moe, QuantizesEachExpertAsATensor) {

@@ -1,7 +1,10 @@
 // Expert parallelism uses scratch memory only in its lifetime (TinyModel overwrites it outside), and recomputation
 // changes no bit of the gradients, also of rows that arrive in several rounds.
 #include <cmath>
+#include <functional>
+#include <string_view>
 
+#include "core/profile.h"
 #include "model/tiny_model.h"
 #include "parallel/groups.h"
 #include "testing/mpi.h"
@@ -65,6 +68,133 @@ TEST(ExpertParallelModel, RecomputationChangesNoBit) {
       EXPECT_EQ(different(kept, gradients()), 0);
     }
   }
+}
+
+/// Counts the bytes of rows that are sent to experts and back.
+class ExpertMessages final : public OpObserver {
+ public:
+  ExpertMessages() { install(this); }
+  ~ExpertMessages() override { install(nullptr); }
+  void begin(const Context& /*context*/, OpCall call) override {
+    if (call.group.starts_with("expert") && std::string_view(call.name) == "all_to_all")
+      bytes_ += static_cast<int64_t>(call.cost.bytes);
+  }
+  void end(const Context& /*context*/) override {}
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t bytes_ = 0;
+};
+
+/// What two steps of two microbatches compute, and the FP8 state after them.
+struct Steps {
+  std::vector<double> losses;
+  std::vector<float> gradients;
+  std::vector<uint8_t> state;
+  kernels::Fp8Counters counters{};  ///< of the operands that are sent
+  int64_t requantized = 0;          ///< the same
+  int64_t sent = 0;                 ///< bytes
+};
+
+/// `both`: memory is planned for both precisions, so all rows are sent in BF16.
+Steps steps_of(const config::Config& config, const parallel::Groups& groups, bool both) {
+  auto recipe = fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers));
+  if (both) recipe->keep_high_precision();
+  TinyModel tiny(config, std::move(recipe), Context::cpu(), model::make_feed_forward, groups);
+  const fp8::ScaleTable& table = tiny.model().recipe().table();
+  const ExpertMessages messages;
+  Steps steps;
+  const auto add_state = [&](const Tensor& tensor) {
+    const auto* const bytes = tensor.as<uint8_t>();
+    if (tensor) steps.state.insert(steps.state.end(), bytes, bytes + tensor.bytes());
+  };
+  std::vector<float> scales;  // inputs and gradients of some experts overflow them
+  for (int i = 0; i < table.size(); ++i)
+    scales.push_back(i % 2 == 0                                            ? 1.0f
+                     : table.info(i).role == fp8::OperandRole::grad_output ? 0x1p30f
+                                                                           : 0x1p10f);
+  tiny.write(table.scale, scales);
+  for (const float lr : {1.0f, 1e-3f}) {
+    tiny.set_batch(static_cast<uint64_t>(world().rank()) + 1);
+    tiny.forward_backward({.count_fp8 = true});
+    tiny.set_batch(static_cast<uint64_t>(world().rank()) + 11);
+    steps.losses.push_back(tiny.add_microbatch({.count_fp8 = true}));
+    steps.losses.push_back(tiny.evaluate());
+    const std::vector<float> gradients = tiny.read(tiny.model().parameters().grads);
+    steps.gradients.insert(steps.gradients.end(), gradients.begin(), gradients.end());
+    tiny.optimizer().step(tiny.context(), lr);
+    tiny.model().recipe().update(tiny.context(), tiny.optimizer().skip_flag());
+    tiny.model().quantize_weights(tiny.context());
+    tiny.optimizer().finish_step(false);
+    for (const Tensor& tensor : {Tensor(table.last_amax), Tensor(table.scale), Tensor(table.history),
+                                 Tensor(table.counters), Tensor(table.predicted_scales)})
+      add_state(tensor);
+    for (int i = 0; i < table.size(); ++i) {
+      const kernels::Fp8Counters& counters = *table.counters_of(i);
+      const kernels::Fp8TensorState& state = *table.tensor_state_of(i);
+      const fp8::OperandInfo& info = table.info(i);
+      const auto sent =
+          info.linear.kind == LinearKind::fc1 ? fp8::OperandRole::input : fp8::OperandRole::grad_output;
+      if (info.group == GradientGroup::expert && info.role == sent) {
+        steps.counters.saturated += counters.saturated, steps.counters.flushed += counters.flushed;
+        steps.requantized += state.requantized;
+      }
+      for (const unsigned long long count :
+           {static_cast<unsigned long long>(state.requantized), state.quantized, state.counted_requantized})
+        steps.state.push_back(static_cast<uint8_t>(count));
+    }
+  }
+  steps.sent = messages.bytes();
+  return steps;
+}
+
+TEST(ExpertParallelModel, SendingFp8ChangesNoBit) {
+  if (world().size() != 2) GTEST_SKIP() << "two ranks divide six experts";
+  const parallel::Groups groups =
+      parallel::Groups::connect(world(), Context::cpu(), parallel::ProcessGrid::of(2, 1, 1, 1, 2));
+  struct Case {
+    const char* name;
+    std::function<void(config::Config&)> set;
+    double sent = 0.75;  ///< at most, next to BF16: results and dx return in BF16
+  };
+  const Case cases[] = {
+      {"delayed", [](config::Config&) {}},
+      {"delayed without requantization", [](config::Config& c) { c.precision.fp8_recast = false; }},
+      {"E4M3", [](config::Config& c) { c.precision.fp8 = Fp8Mode::e4m3; }},
+      {"tensorwise", [](config::Config& c) { c.precision.fp8_recipe = Fp8Recipe::tensorwise; }},
+      {"tensorwise with FP32 scales",
+       [](config::Config& c) {
+         c.precision.fp8_recipe = Fp8Recipe::tensorwise;
+         c.precision.fp8_scale_format = config::Fp8ScaleFormat::fp32;
+       }},
+      {"inputs of fc1 in BF16", [](config::Config& c) { c.precision.overrides = "linear_fc1 input: bf16"; },
+       0.92},
+      {"wgrad of fc2 in BF16", [](config::Config& c) { c.precision.overrides = "linear_fc2 wgrad: bf16"; },
+       0.85},
+      {"selective", [](config::Config& c) { c.training.recompute = Recompute::selective; }},
+      {"full", [](config::Config& c) { c.training.recompute = Recompute::full; }},
+      {"norms after sublayers",
+       [](config::Config& c) { c.model.norm_placement = config::NormPlacement::both; }},
+      {"one expert of each token", [](config::Config& c) { c.model.moe_router_topk = 1; }},
+      {"capacity", [](config::Config& c) { c.model.moe_expert_capacity_factor = 0.7; }},
+  };
+  for (const Case& c : cases)
+    for (const double factor : {2.0, 0.4}) {
+      SCOPED_TRACE(fmt::format("{}, factor {}", c.name, factor));
+      config::Config config = experts_config(Fp8Mode::hybrid, Fp8Recipe::delayed, factor);
+      c.set(config);
+      const Steps fp8 = steps_of(config, groups, false), bf16 = steps_of(config, groups, true);
+      EXPECT_EQ(fp8.losses, bf16.losses);
+      EXPECT_EQ(different(fp8.gradients, bf16.gradients), 0);
+      EXPECT_TRUE(fp8.state == bf16.state);
+      EXPECT_LT(static_cast<double>(fp8.sent), c.sent * static_cast<double>(bf16.sent));
+      EXPECT_GT(fp8.counters.flushed, 0u);
+      const bool recast = config.precision.fp8_recast;
+      EXPECT_EQ(fp8.counters.saturated > 0, !recast);
+      if (recast && config.precision.fp8_recipe == Fp8Recipe::delayed) {
+        EXPECT_GT(fp8.requantized, 0);
+      }
+    }
 }
 
 }  // namespace

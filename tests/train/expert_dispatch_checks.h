@@ -34,7 +34,7 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
   model::ExpertDispatch::Routing routing;
   MemoryPlan plan;
   dispatch.plan_routing(plan, routing);
-  dispatch.plan_scratch(plan);
+  dispatch.plan_scratch(plan, false, false);
   const DeviceBuffer memory = plan.allocate(context);
   const int64_t selections = c.tokens * c.topk, rows = dispatch.rows();
   TestTensor x(context, DType::f32, {c.tokens, kHidden}), dy(context, DType::f32, {c.tokens, kHidden}),
@@ -60,10 +60,12 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
     if (!backward) dispatch.count(context, offsets, routing);
     if (backward) dispatch.pack_gradients(context, dy, source);
     dispatch.pack(context, x, probs, numbers, source);
-    dispatch.start(context, routing, backward);
+    dispatch.wait_for_counts(context, routing);
+    const model::ExpertDispatch::Sent sent{source, row_of, {x}, {backward ? dy.get() : Tensor{}}};
+    dispatch.start(context, routing, sent);
     EXPECT_EQ(routing.rounds, c.rounds);
     for (int round = 0; round < routing.rounds; ++round) {
-      const auto got = dispatch.receive(context, routing, round, backward);
+      const auto got = dispatch.receive(context, routing, round, sent);
       kernels::permute(context, {.x = got.received, .source = got.source, .rows = x_rows});
       if (backward) kernels::permute(context, {.x = got.gradients, .source = got.source, .rows = dy_rows});
       std::vector<int32_t> ends(static_cast<size_t>(own) + 1), from(static_cast<size_t>(rows)),
@@ -97,7 +99,7 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
       }
       dispatch.send_back(context, routing, round, y_rows, backward);
     }
-    kernels::unpermute(context, {.rows = dispatch.returned(backward), .row_of = row_of, .y = y});
+    kernels::unpermute(context, {.rows = dispatch.returned(), .row_of = row_of, .y = y});
     std::vector<float> expected = backward ? gradients : tokens;
     for (int64_t t = 0; t < c.tokens; ++t) {
       float factor = 0;

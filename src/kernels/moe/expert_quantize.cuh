@@ -25,6 +25,12 @@ namespace te::kernels::cuda {
 constexpr int kUnitRows = kTileRows / kTileWarps;  ///< rows of a tile per warp, all of one expert
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+/// The plain read avoids most atomics.
+__device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {
+  auto* const to = reinterpret_cast<uint32_t*>(amax);
+  if (bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
+}
+
 struct RowsOfExperts {
   const int32_t* offsets;  ///< null: rows_each
   int experts;
@@ -66,8 +72,10 @@ ExpertValues amax_of(const Fp8Output& out);
 ExpertValues first_scale_of(const Fp8Output& out);
 /// The scales that launch 2 computes.
 ExpertValues second_scale_of(const Fp8Output& out);
-/// Launch 2.
-void launch_scales(const Context& context, const RowsOfExperts& of_experts, const Fp8Output& out);
+/// Launch 2. `amax`: fp32 [experts], of rows that other ranks quantize (send_fp8.h); null: launch 1 has found it.
+/// `scale`: fp32 [experts], receives the scales; may be null.
+void launch_scales(const Context& context, const RowsOfExperts& of_experts, const Fp8Output& out,
+                   const float* amax = nullptr, float* scale = nullptr);
 
 /// All launches of a quantization with a first scale. launch(ExpertOutput) is called for 1 and 3.
 template <class Launch>

@@ -9,6 +9,7 @@
 #include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
 #include "kernels/moe/router_gemm.h"
+#include "kernels/moe/send_fp8.h"
 
 namespace te::kernels::cuda {
 
@@ -33,6 +34,12 @@ bool expert_activation_fp8(const Context& context, const ExpertActivation& args)
 bool expert_activation_backward_fp8(const Context& context, const ExpertActivationBackward& args);
 void quantize_experts(const Context& context, const QuantizeExperts& args);
 void count_quantized_experts(const Context& context, const CountQuantizedExperts& args);
+void sent_ranges(const Context& context, const SentRanges& args);
+void sent_amax(const Context& context, const SentAmax& args);
+void finalize_expert_scales(const Context& context, const FinalizeExpertScales& args);
+void quantize_sent(const Context& context, const QuantizeSent& args);
+void order_received(const Context& context, const OrderReceived& args);
+void count_sent(const Context& context, const CountSent& args);
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 void grouped_wgrad(const Context& context, const GroupedWgrad& args);
 /// With tensor cores; only for DeviceCaps::hopper_kernels. False, and nothing done, if the operands are not BF16 or

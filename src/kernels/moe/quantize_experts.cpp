@@ -35,19 +35,6 @@ T* at(T* of_first, int64_t expert) {
   return of_first == nullptr ? nullptr : of_first + expert;
 }
 
-/// The output of one expert, without data.
-Fp8Output output_of_expert(const Fp8Output& all, int64_t e) {
-  Fp8Output out = all;
-  out.rowwise = out.columnwise = {};
-  out.scale = at(all.scale, e), out.scale_inv = at(all.scale_inv, e);
-  out.amax = at(all.amax, e), out.counters = at(all.counters, e);
-  Fp8Requantize& own = out.requantize;
-  own.state = at(own.state, e), own.num_quantizations = at(own.num_quantizations, e);
-  own.current_scale = at(own.current_scale, e), own.current_amax = at(own.current_amax, e);
-  own.used_scale = at(own.used_scale, e), own.predicted_scales = at(own.predicted_scales, 2 * e);
-  return out;
-}
-
 /// to [cols, all rows] from the rows [first, first + count) of from [count, cols].
 void transpose_rows(const uint8_t* from, RowRange rows, int64_t cols, int64_t all_rows, uint8_t* to) {
 #pragma omp parallel for
@@ -106,6 +93,18 @@ void count_quantized_experts_cpu(const CountQuantizedExperts& args) {
 }
 
 }  // namespace
+
+Fp8Output output_of_expert(const Fp8Output& all, int64_t e) {
+  Fp8Output out = all;
+  out.rowwise = out.columnwise = {};
+  out.scale = at(all.scale, e), out.scale_inv = at(all.scale_inv, e);
+  out.amax = at(all.amax, e), out.counters = at(all.counters, e);
+  Fp8Requantize& own = out.requantize;
+  own.state = at(own.state, e), own.num_quantizations = at(own.num_quantizations, e);
+  own.current_scale = at(own.current_scale, e), own.current_amax = at(own.current_amax, e);
+  own.used_scale = at(own.used_scale, e), own.predicted_scales = at(own.predicted_scales, 2 * e);
+  return out;
+}
 
 void quantize_experts(const Context& context, const QuantizeExperts& args) {
   const char* op = "quantize_experts";

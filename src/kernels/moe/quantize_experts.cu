@@ -85,12 +85,6 @@ struct CopiedRows {
   }
 };
 
-/// The plain read avoids most atomics.
-__device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {
-  auto* const to = reinterpret_cast<uint32_t*>(amax);
-  if (bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
-}
-
 /// A warp processes some rows of one expert. `stride`: elements between the amaxes of experts.
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads)
@@ -118,6 +112,8 @@ struct ExpertScales {
   float *current_scale, *predicted, *current_amax, *used_scale, *scale_inv, *amax;
   Fp8Counters* counters;
   float fp8_max, margin_factor;
+  const float* found;  ///< amaxes, if not in the states
+  float* result;
 };
 
 __global__ void scales_kernel(ExpertScales a, RowsOfExperts of_experts) {
@@ -127,6 +123,8 @@ __global__ void scales_kernel(ExpertScales a, RowsOfExperts of_experts) {
   float scale = 0.0f;
   if (a.states == nullptr) {
     scale = a.scale[e];
+    if (a.found != nullptr && a.amax != nullptr && abs_bits(a.found[e]) > __float_as_uint(a.amax[e]))
+      a.amax[e] = a.found[e];
   } else {
     const bool current = a.current_scale != nullptr;
     const auto at = [e](float* of_first) { return of_first != nullptr ? of_first + e : nullptr; };
@@ -140,13 +138,15 @@ __global__ void scales_kernel(ExpertScales a, RowsOfExperts of_experts) {
     s.current_scale = at(a.current_scale), s.current_amax = at(a.current_amax);
     s.used_scale = at(a.used_scale);
     s.counters = a.counters != nullptr ? a.counters + e : nullptr;
-    const float amax = s.state->amax[0], first = s.scale != nullptr ? *s.scale : 0.0f;
+    const float amax = a.found != nullptr ? a.found[e] : s.state->amax[0],
+                first = s.scale != nullptr ? *s.scale : 0.0f;
     if (predicted != nullptr) predicted[1] = first;
     finalize_state(s, amax, first, second_scale(s, amax, first));
     scale = s.state->scale;
     if (a.amax != nullptr && abs_bits(amax) > __float_as_uint(a.amax[e])) a.amax[e] = amax;
   }
   if (a.scale_inv != nullptr) a.scale_inv[e] = 1.0f / scale;
+  if (a.result != nullptr) a.result[e] = scale;
 }
 
 /// Instantiations of the kernel: counting, and a loop over tiles, would cost the others registers.
@@ -388,12 +388,14 @@ ExpertValues second_scale_of(const Fp8Output& out) {
   return {&out.requantize.state->scale, kStateStride};
 }
 
-void launch_scales(const Context& context, const RowsOfExperts& of_experts, const Fp8Output& out) {
+void launch_scales(const Context& context, const RowsOfExperts& of_experts, const Fp8Output& out,
+                   const float* amax, float* scale) {
   const Fp8Requantize& own = out.requantize;
   const DType format = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
-  const ExpertScales scales{own.state,        out.scale,       own.current_scale, own.predicted_scales,
-                            own.current_amax, own.used_scale,  out.scale_inv,     out.amax,
-                            out.counters,     fp8_max(format), own.margin_factor};
+  const ExpertScales scales{
+      own.state,     out.scale, own.current_scale, own.predicted_scales, own.current_amax,  own.used_scale,
+      out.scale_inv, out.amax,  out.counters,      fp8_max(format),      own.margin_factor, amax,
+      scale};
   scales_kernel<<<ceil_div(of_experts.experts, kTileThreads), kTileThreads, 0, cuda_stream(context)>>>(
       scales, of_experts);
   TE_CUDA_CHECK_LAUNCH();

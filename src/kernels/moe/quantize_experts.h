@@ -23,6 +23,8 @@ struct QuantizeExperts {
   Fp8Output out;
 };
 void quantize_experts(const Context& context, const QuantizeExperts& args);
+/// The output of one expert, without data.
+Fp8Output output_of_expert(const Fp8Output& all, int64_t expert);
 
 /// Statistics of a tensor that quantize_groups() has quantized, per expert. Its scales let nothing saturate.
 struct CountQuantizedExperts {

@@ -78,6 +78,13 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
          kernels::scale_shape(layout, hidden, tokens / chunks).numel());
 }
 
+/// Whether rows are sent to experts as FP8 (model/expert_dispatch.h).
+bool sends_fp8_rows(const config::Config& config) {
+  return config.precision.fp8 != config::Fp8Mode::off && config.adapter.type == config::AdapterType::none &&
+         !config::mixes_precisions(config) &&
+         fp8::make_scaling(config.precision.fp8_recipe, config.precision)->one_scale();
+}
+
 using AddTransfer = std::function<void(const char* name, std::string what, Exchange, DType, int64_t elements,
                                        Communicator& group)>;
 
@@ -149,8 +156,12 @@ std::vector<Transfer> transfers_of(const config::Config& config, const Groups& g
   }
   if (grid.experts > 1) {
     const int64_t rows = dims.residual_rows * config.model.moe_router_topk;
+    const int64_t elements = (rows * dims.hidden + grid.experts - 1) / grid.experts * grid.experts;
+    if (sends_fp8_rows(config))
+      add("expert", "FP8 tokens of a balanced load, to their experts", Exchange::all_to_all, DType::e4m3,
+          elements, groups.expert());
     add("expert", "tokens of a balanced load, to their experts or back", Exchange::all_to_all, dims.dtype,
-        (rows * dims.hidden + grid.experts - 1) / grid.experts * grid.experts, groups.expert());
+        elements, groups.expert());
   }
   for (const GradientGroup group : kGradientGroups) add_buckets(config, groups, planned, group, add);
   if (grid[Axis::pipeline] > 1) {

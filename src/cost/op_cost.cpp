@@ -383,7 +383,7 @@ OpCost cost_of(const SentAmax& args) {
 }
 
 OpCost cost_of(const FinalizeExpertScales& args) {
-  return moves({args.amax, args.scale});
+  return moves({args.gathered, args.amax, args.scale});
 }
 
 /// Copies of a token are read from the cache.

@@ -73,6 +73,8 @@ void ExpertDispatch::plan_scratch(MemoryPlan& plan, bool fp8_x, bool fp8_dy) {
   add(row_of_, Buffer::row_of, "row_of", DType::i32, {capacity_}, order);
   if (!fp8_x && !fp8_dy) return;
   add(ranges_, Buffer::ranges, "ranges", DType::i32, {experts_, 4}, both);
+  add(scale_messages_, Buffer::scale_messages, "scale_messages", DType::f32,
+      {ranks_.size(), experts_ + own_experts()}, both);
   add(amax_, Buffer::amax, "amax", DType::f32, {experts_}, both);
   add(scales_, Buffer::scales, "scales", DType::f32, {experts_}, both);
   add(sent_counts_, Buffer::sent_counts, "sent_counts", DType::i64, {2, ranks_.size(), experts_, 2}, both);
@@ -238,18 +240,19 @@ void ExpertDispatch::send_fp8(const Context& stream, const Exchange& rows, const
   const kernels::Fp8Output& operand = tokens.operand;
   const Fp8Memory memory = fp8_memory(dy, operand.rowwise.dtype);
   parallel::Communicator& group = ranks_.group();
-  const auto own = [&](const Tensor& all) {
-    return all.view({ranks_.size(), own_experts()}).slice_rows(ranks_.rank(), 1).view({own_experts()});
-  };
-  // 1. The amaxes of all ranks' rows of each expert. The bits are reduced, which keeps a NaN (communicator.h).
-  if (operand.amax != nullptr || operand.requantize.state != nullptr) {
-    stream.zero(amax_);
-    kernels::sent_amax(stream, {.x = tokens.values, .row_of = sent.row_of, .ranges = ranges_, .amax = amax_});
-    group.all_reduce(stream, {amax_.data, DType::i32, amax_.shape}, parallel::ReduceOp::max);
-  }
-  // 2. The scales, from the ranks of the experts.
-  kernels::finalize_expert_scales(stream, {.amax = own(amax_), .out = operand, .scale = own(scales_)});
-  group.all_gather(stream, own(scales_), scales_);
+  // 1. The amaxes of this rank's rows and the scales of its experts, to all ranks.
+  const Tensor message = scale_messages_.slice_rows(ranks_.rank(), 1).view({experts_ + own_experts(), 1});
+  const Tensor amax = message.slice_rows(0, experts_).view({experts_});
+  stream.zero(amax);
+  if (operand.amax != nullptr || operand.requantize.state != nullptr)
+    kernels::sent_amax(stream, {.x = tokens.values, .row_of = sent.row_of, .ranges = ranges_, .amax = amax});
+  stream.copy(message.slice_rows(experts_, own_experts()),
+              {const_cast<float*>(operand.scale), DType::f32, {own_experts(), 1}});
+  group.all_gather(stream, message, scale_messages_);
+  // 2. The scales of all experts.
+  kernels::finalize_expert_scales(
+      stream,
+      {.gathered = scale_messages_, .rank = ranks_.rank(), .out = operand, .amax = amax_, .scale = scales_});
   // 3. The values.
   const bool counts = operand.counters != nullptr;
   const Tensor all_counts = sent_counts_of(dy);

@@ -8,11 +8,11 @@
 //   rank 0's experts  | e0 e0 | e1 e1 |    by expert, sending rank and token; aligned (kernels/moe/dispatch.h)
 //
 // Where fc1's input is FP8 with one scale per expert, the ranks send it as FP8, and dy where fc2's grad_output is. Both
-// are copies of tokens, so the sender's codes are the receiver's (kernels/moe/send_fp8.h). The scales are known
-// before the rows are sent, because the ranks reduce the amaxes of each expert's rows and its rank then computes or
-// corrects the scale as for received rows. Rows are sent in high precision if an adapter or a BF16 GEMM reads them, if
-// their columnwise layout has scales of its own, which cover rows of all ranks (rowwise, blockwise), and in runs with
-// memory for both precisions (fp8_from_step). Results and dx are sums of one GEMM and return in high precision.
+// are copies of tokens, so the sender's codes are the receiver's (kernels/moe/send_fp8.h). The scale of an expert
+// depends on the rows of all ranks, so the ranks first gather the amaxes of their rows and the scales of their experts.
+// Rows are sent in high precision if an adapter or a BF16 GEMM reads them, if their columnwise layout has scales of its
+// own, which cover rows of all ranks (rowwise, blockwise), and in runs with memory for both precisions (fp8_from_step).
+// Results and dx come from GEMMs and return in high precision.
 //
 // The experts' results return the same way to the places of the sent rows (combine), where each token sums its rows in
 // the order of one rank. The backward pass mirrors this: gradients are dispatched, gradients of the inputs return. The
@@ -157,6 +157,7 @@ class ExpertDispatch {
     source,
     row_of,
     ranges,
+    scale_messages,
     amax,
     scales,
     sent_counts
@@ -192,12 +193,12 @@ class ExpertDispatch {
   // Scratch. Sent rows [sent_rows(), hidden] also have the returned results, received rows [capacity, hidden] the
   // results that are sent back.
   PlannedTensor sent_, received_, sent_gradients_, received_gradients_;
-  PlannedTensor sent_probs_, received_probs_;           ///< fp32 [sent_rows(), 1], [capacity, 1]
-  PlannedTensor sent_d_probs_, received_d_probs_;       ///< likewise
-  PlannedTensor sent_numbers_, received_numbers_;       ///< likewise, i32
-  PlannedTensor offsets_, segments_, source_, row_of_;  ///< kernels::DispatchRows
-  PlannedTensor ranges_, amax_, scales_;                ///< kernels/moe/send_fp8.h: of all experts
-  PlannedTensor sent_counts_;                           ///< i64 [2, ranks, experts, 2]: of x and dy
+  PlannedTensor sent_probs_, received_probs_;              ///< fp32 [sent_rows(), 1], [capacity, 1]
+  PlannedTensor sent_d_probs_, received_d_probs_;          ///< likewise
+  PlannedTensor sent_numbers_, received_numbers_;          ///< likewise, i32
+  PlannedTensor offsets_, segments_, source_, row_of_;     ///< kernels::DispatchRows
+  PlannedTensor ranges_, scale_messages_, amax_, scales_;  ///< kernels/moe/send_fp8.h
+  PlannedTensor sent_counts_;                              ///< i64 [2, ranks, experts, 2]: of x and dy
 };
 
 }  // namespace te::model

@@ -117,7 +117,8 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfExperts) {
   ASSERT_EQ(run(start + " --set parallel.expert=2 --set training.global_batch_size=8", 4), 0) << text("err");
   const int64_t dense = full(kAttention + kRouter, 4), experts = full(2 * kExpert, 2);
   EXPECT_EQ(sent_transfers(report()),
-            (std::vector<Sent>{{"expert", "all_to_all", "bf16", 2, 64 * 2 * 64 * 2, 0.5},
+            (std::vector<Sent>{{"expert", "all_to_all", "fp8_e4m3", 2, 64 * 2 * 64, 0.5},
+                               {"expert", "all_to_all", "bf16", 2, 64 * 2 * 64 * 2, 0.5},
                                {"data", "reduce_scatter", "fp32", 4, 4 * dense, 0.75},
                                {"data", "all_gather", "bf16", 4, 2 * dense, 0.75},
                                {"expert data", "reduce_scatter", "fp32", 2, 4 * experts, 0.5},

@@ -68,8 +68,9 @@ inline std::vector<ExpertResult> sent_operands(const Context& context, const Sen
   T counts(context, DType::i32, {c.ranks, experts + 1}), offsets(context, DType::i32, {own + 1}),
       segments(context, DType::i32, {own * c.ranks, 3}), source(context, DType::i32, {rows}),
       row_of(context, DType::i32, {c.capacity}), received(context, c.format, {2 * c.capacity, c.cols}),
-      values(context, c.dtype, {c.capacity, c.cols}), own_amax(context, DType::f32, {own}),
-      own_scales(context, DType::f32, {own}), all_counts(context, DType::i64, {c.ranks, experts, 2});
+      values(context, c.dtype, {c.capacity, c.cols}), all_amax(context, DType::f32, {experts}),
+      gathered(context, DType::f32, {c.ranks, experts + own}), own_scales(context, DType::f32, {own}),
+      all_counts(context, DType::i64, {c.ranks, experts, 2});
   std::deque<ExpertStorage> storages;
   for (int64_t rank = 0; rank < c.ranks; ++rank) storages.emplace_back(context, c.format, rows, c.cols, own);
   std::vector<ExpertResult> results;
@@ -92,8 +93,13 @@ inline std::vector<ExpertResult> sent_operands(const Context& context, const Sen
       largest = std::max(largest, all);
     }
     for (int64_t round = 0; round * c.capacity < largest; ++round) {
-      // 1. Amaxes of all ranks. NaN is the largest integer.
-      std::vector<uint32_t> amax(static_cast<size_t>(experts), 0);
+      const auto output = [&](int64_t rank) {
+        Fp8Output out = storages[static_cast<size_t>(rank)].output(c.scaling, c.rowwise, c.columnwise);
+        if (!c.counted) out.counters = nullptr;
+        return out;
+      };
+      // 1. Amaxes, and the scales of the experts.
+      std::vector<uint8_t> messages;
       for (int64_t rank = 0; rank < c.ranks; ++rank) {
         SendingRank& sender = senders[static_cast<size_t>(rank)];
         sent_ranges(context, {.counts = counts,
@@ -105,26 +111,22 @@ inline std::vector<ExpertResult> sent_operands(const Context& context, const Sen
         sent_amax(
             context,
             {.x = sender.x, .row_of = sender.order.row_of, .ranges = sender.ranges, .amax = sender.amax});
-        const std::vector<int32_t> bits = ints_of(sender.amax);
-        for (size_t e = 0; e < amax.size(); ++e) amax[e] = std::max(amax[e], static_cast<uint32_t>(bits[e]));
+        context.copy(own_scales, {const_cast<float*>(output(rank).scale), DType::f32, {own}});
+        for (const T* tensor : {&sender.amax, &own_scales})
+          for (const uint8_t byte : tensor->raw()) messages.push_back(byte);
       }
-      // 2. Scales.
-      const auto output = [&](int64_t rank) {
-        Fp8Output out = storages[static_cast<size_t>(rank)].output(c.scaling, c.rowwise, c.columnwise);
-        if (!c.counted) out.counters = nullptr;
-        return out;
-      };
-      std::vector<uint8_t> scales;
-      for (int64_t rank = 0; rank < c.ranks && by_senders; ++rank) {
-        own_amax.fill_raw(amax.data() + rank * own);
-        finalize_expert_scales(context, {.amax = own_amax, .out = output(rank), .scale = own_scales});
-        for (const uint8_t byte : own_scales.raw()) scales.push_back(byte);
-      }
+      // 2. Scales, on every rank.
+      gathered.fill_raw(messages.data());
+      for (int64_t rank = 0; rank < c.ranks && by_senders; ++rank)
+        finalize_expert_scales(context, {.gathered = gathered,
+                                         .rank = rank,
+                                         .out = output(rank),
+                                         .amax = all_amax,
+                                         .scale = senders[static_cast<size_t>(rank)].scales});
       // 3. Values.
       std::vector<uint8_t> sent_counts;
       for (SendingRank& sender : senders) {
         if (!by_senders) break;
-        sender.scales.fill_raw(scales.data());
         quantize_sent(context, {.x = sender.x,
                                 .source = sender.order.source,
                                 .topk = c.order.topk,

@@ -96,6 +96,18 @@ TEST_F(ExpertParallelGpu, ShardingAndRecomputationChangeNoBit) {
   }
 }
 
+// With memory for both precisions all rows are sent in BF16.
+TEST_F(ExpertParallelGpu, SendingFp8ChangesNoBit) {
+  for (const Precision precision : {Precision::delayed, Precision::tensorwise})
+    for (const double factor : {2.0, 0.3}) {
+      SCOPED_TRACE(fmt::format("{}, factor {}", static_cast<int>(precision), factor));
+      config::Config config = experts_config(precision, world().size(), factor);
+      const std::vector<float> fp8 = run(config);
+      config.precision.fp8_until_step = 1000;
+      EXPECT_EQ(run(config), fp8);
+    }
+}
+
 // Tensor-parallel ranks divide attention and the tokens of the experts.
 TEST_F(ExpertParallelGpu, TensorParallelRanksRepeatBitForBit) {
   for (const Precision precision : {Precision::bf16_wide, Precision::delayed, Precision::blockwise}) {

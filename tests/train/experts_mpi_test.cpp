@@ -132,5 +132,28 @@ TEST(ExpertParallel, BlockwiseScalesOfRowsDoNotDependOnTheRanks) {
   }
 }
 
+// With memory for both precisions all rows are sent in BF16. Calibration, evaluation and ranks that divide the tokens.
+TEST(ExpertParallel, SendingFp8ChangesNoBit) {
+  const int size = world().size();
+  if (size != 2 && size != 4) GTEST_SKIP() << "two or four ranks divide eight experts";
+  for (const Precision precision : {Precision::delayed, Precision::tensorwise})
+    for (const int tensor : {1, 2})
+      for (const double factor : {2.0, 0.3}) {
+        SCOPED_TRACE(fmt::format("{}, tensor {}, factor {}", static_cast<int>(precision), tensor, factor));
+        config::Config config = make_config({.family = Family::llama,
+                                             .precision = precision,
+                                             .tensor = tensor,
+                                             .sequence = tensor > 1,
+                                             .model_variant = ModelVariant::experts,
+                                             .expert = size,
+                                             .dispatch_factor = factor});
+        const Groups groups =
+            Groups::connect(world(), Context::cpu(), ProcessGrid::of(size, tensor, 1, 1, size));
+        const std::vector<float> fp8 = run_random_steps(Context::cpu(), config, groups, 4);
+        config.precision.fp8_until_step = 1000;
+        EXPECT_EQ(run_random_steps(Context::cpu(), config, groups, 4), fp8);
+      }
+}
+
 }  // namespace
 }  // namespace te::testing

@@ -73,9 +73,8 @@ ExpertValues first_scale_of(const Fp8Output& out);
 /// The scales that launch 2 computes.
 ExpertValues second_scale_of(const Fp8Output& out);
 /// Launch 2. `amax`: fp32 [experts], of rows that other ranks quantize (send_fp8.h); null: launch 1 has found it.
-/// `scale`: fp32 [experts], receives the scales; may be null.
 void launch_scales(const Context& context, const RowsOfExperts& of_experts, const Fp8Output& out,
-                   const float* amax = nullptr, float* scale = nullptr);
+                   const float* amax = nullptr);
 
 /// All launches of a quantization with a first scale. launch(ExpertOutput) is called for 1 and 3.
 template <class Launch>

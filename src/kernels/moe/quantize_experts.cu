@@ -113,7 +113,6 @@ struct ExpertScales {
   Fp8Counters* counters;
   float fp8_max, margin_factor;
   const float* found;  ///< amaxes, if not in the states
-  float* result;
 };
 
 __global__ void scales_kernel(ExpertScales a, RowsOfExperts of_experts) {
@@ -146,7 +145,6 @@ __global__ void scales_kernel(ExpertScales a, RowsOfExperts of_experts) {
     if (a.amax != nullptr && abs_bits(amax) > __float_as_uint(a.amax[e])) a.amax[e] = amax;
   }
   if (a.scale_inv != nullptr) a.scale_inv[e] = 1.0f / scale;
-  if (a.result != nullptr) a.result[e] = scale;
 }
 
 /// Instantiations of the kernel: counting, and a loop over tiles, would cost the others registers.
@@ -389,13 +387,12 @@ ExpertValues second_scale_of(const Fp8Output& out) {
 }
 
 void launch_scales(const Context& context, const RowsOfExperts& of_experts, const Fp8Output& out,
-                   const float* amax, float* scale) {
+                   const float* amax) {
   const Fp8Requantize& own = out.requantize;
   const DType format = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
-  const ExpertScales scales{
-      own.state,     out.scale, own.current_scale, own.predicted_scales, own.current_amax,  own.used_scale,
-      out.scale_inv, out.amax,  out.counters,      fp8_max(format),      own.margin_factor, amax,
-      scale};
+  const ExpertScales scales{own.state,        out.scale,       own.current_scale, own.predicted_scales,
+                            own.current_amax, own.used_scale,  out.scale_inv,     out.amax,
+                            out.counters,     fp8_max(format), own.margin_factor, amax};
   scales_kernel<<<ceil_div(of_experts.experts, kTileThreads), kTileThreads, 0, cuda_stream(context)>>>(
       scales, of_experts);
   TE_CUDA_CHECK_LAUNCH();

@@ -10,6 +10,7 @@
 #include "kernels/common/fp8_cpu.h"
 #include "kernels/moe/moe_cuda.h"
 #include "kernels/moe/quantize_experts.h"
+#include "kernels/moe/sent_scaling.h"
 
 namespace te::kernels {
 namespace {
@@ -72,19 +73,25 @@ void sent_amax_cpu(const SentAmax& a) {
 }
 
 void finalize_expert_scales_cpu(const FinalizeExpertScales& a) {
-  for (int64_t e = 0; e < a.scale.numel(); ++e) {
-    Fp8Output out = output_of_expert(a.out, e);
+  const SentScaling scaling(a.out);
+  const int64_t experts = a.scale.numel(), ranks = a.gathered.rows(), own = experts / ranks;
+  const auto gathered = [&](int64_t rank, int64_t field) {
+    return a.gathered.as<float>()[rank * a.gathered.cols() + field];
+  };
+  for (int64_t e = 0; e < experts; ++e) {
+    float amax = 0.0f;
+    for (int64_t rank = 0; rank < ranks; ++rank) amax = amax_of(amax, gathered(rank, e));
+    a.scale.as<float>()[e] = scaling.scale(amax, gathered(e / own, experts + e % own));
+    if (e / own != a.rank) continue;
+    Fp8Output out = output_of_expert(a.out, e % own);
     out.rowwise = a.out.rowwise ? a.out.rowwise : a.out.columnwise;  // for the format
-    float& scale = a.scale.as<float>()[e];
+    if (out.scale_inv != nullptr) *out.scale_inv = 1.0f / a.scale.as<float>()[e];
     if (out.requantize.state != nullptr) {
-      *out.requantize.amax() = a.amax.as<float>()[e];
+      *out.requantize.amax() = amax;
       (void)fp8_detail::finalize_scale(finalization_of(out));
-      scale = out.requantize.state->scale;
-    } else {
-      if (out.amax != nullptr) *out.amax = amax_of(*out.amax, a.amax.as<float>()[e]);
-      scale = *out.scale;
+    } else if (out.amax != nullptr) {
+      *out.amax = amax_of(*out.amax, amax);
     }
-    if (out.scale_inv != nullptr) *out.scale_inv = 1.0f / scale;
   }
 }
 
@@ -152,10 +159,13 @@ void sent_amax(const Context& context, const SentAmax& a) {
 
 void finalize_expert_scales(const Context& context, const FinalizeExpertScales& a) {
   const char* op = "finalize_expert_scales";
+  const int64_t experts = a.scale.numel(), ranks = a.gathered.rows();
+  TE_CHECK(experts % ranks == 0 && a.rank >= 0 && a.rank < ranks, "{}: rank {} of {} with {} experts", op,
+           a.rank, ranks, experts);
+  check_tensor(op, "gathered", a.gathered, DType::f32, {ranks, experts + experts / ranks});
+  check_tensor(op, "amax", a.amax, DType::f32, {experts});
   check_dtype(op, "scale", a.scale, DType::f32);
   TE_CHECK(a.out.wants_data() && !a.out.requantize.all_reduce_amax, "{}: out must be that of experts", op);
-  if (a.out.amax != nullptr || a.out.requantize.state != nullptr)
-    check_tensor(op, "amax", a.amax, DType::f32, a.scale.shape);
   TE_DISPATCH_CUDA(context, finalize_expert_scales, a);
   finalize_expert_scales_cpu(a);
 }

@@ -2,6 +2,7 @@
 // need no alignment. Amaxes are maxima and counts integers, so the order of the atomics does not matter. Received rows
 // are ordered in tiles of 128 x 64 bytes (fp8_tile.cuh).
 #include "kernels/moe/expert_quantize.cuh"
+#include "kernels/moe/sent_scaling.h"
 
 namespace te::kernels::cuda {
 namespace {
@@ -70,6 +71,20 @@ __global__ void __launch_bounds__(kThreads)
     const int e = row < 0 ? -1 : expert_of(ranges, experts, row);
     if (e >= 0) update_amax(bits, amax + e);
   }
+}
+
+/// Thread e has expert e.
+__global__ void __launch_bounds__(kThreads)
+    sent_scales_kernel(const float* gathered, int ranks, int experts, SentScaling scaling, float* amax,
+                       float* scale) {
+  const int e = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (e >= experts) return;
+  const int own = experts / ranks;
+  const int64_t stride = experts + own;
+  uint32_t largest = 0;
+  for (int rank = 0; rank < ranks; ++rank) largest = max(largest, abs_bits(gathered[rank * stride + e]));
+  amax[e] = __uint_as_float(largest);
+  scale[e] = scaling.scale(amax[e], gathered[e / own * stride + experts + e % own]);
 }
 
 /// The rows to quantize.
@@ -226,8 +241,12 @@ void sent_amax(const Context& context, const SentAmax& a) {
 }
 
 void finalize_expert_scales(const Context& context, const FinalizeExpertScales& a) {
-  launch_scales(context, {nullptr, static_cast<int>(a.scale.numel()), 0}, a.out, a.amax.as<float>(),
-                a.scale.as<float>());
+  const int64_t experts = a.scale.numel(), own = experts / a.gathered.rows();
+  sent_scales_kernel<<<ceil_div(experts, kThreads), kThreads, 0, cuda_stream(context)>>>(
+      a.gathered.as<float>(), static_cast<int>(a.gathered.rows()), static_cast<int>(experts),
+      SentScaling(a.out), a.amax.as<float>(), a.scale.as<float>());
+  TE_CUDA_CHECK_LAUNCH();
+  launch_scales(context, {nullptr, static_cast<int>(own), 0}, a.out, a.amax.as<float>() + a.rank * own);
 }
 
 void quantize_sent(const Context& context, const QuantizeSent& a) {

@@ -2,11 +2,11 @@
 // and state are those of quantize_experts() for the rows of all ranks. The steps of a round (dispatch.h):
 //
 //   sent_ranges             the rows that this rank sends to each expert
-//   sent_amax               their amaxes, which the ranks reduce
-//   finalize_expert_scales  on the experts' rank: the scales, which the ranks gather
+//   sent_amax               their amaxes, which the ranks gather with the scales of their experts
+//   finalize_expert_scales  the scales of all experts, and the state of this rank's experts
 //   quantize_sent           the values, which are sent
 //   order_received          both layouts of the received values
-//   count_sent              on the experts' rank: the counters, from the counts of all senders
+//   count_sent              the counters of this rank's experts, from the counts of all senders
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,12 @@ struct SentAmax {
 void sent_amax(const Context& context, const SentAmax& args);
 
 struct FinalizeExpertScales {
-  Tensor amax;    ///< fp32 [experts of this rank]; read if `out` has an amax or a state
-  Fp8Output out;  ///< as in QuantizeExperts; values are not written and nothing is added to the counters
-  Tensor scale;   ///< out fp32 [experts of this rank]: with which quantize_sent() must quantize
+  Tensor
+      gathered;  ///< fp32 [R, E + E / R]: of each rank, amaxes of its rows and Fp8Output::scale of its experts
+  int64_t rank = 0;  ///< this one
+  Fp8Output out;     ///< of this rank's experts, without counts; gives the format, values are not written
+  Tensor amax;       ///< scratch fp32 [E]
+  Tensor scale;      ///< out fp32 [E]
 };
 void finalize_expert_scales(const Context& context, const FinalizeExpertScales& args);
 

@@ -27,8 +27,8 @@ void check_ranges(const char* op, const Tensor& ranges) {
 }
 
 // The positions of a rank's rows are those of dispatch_rows().
-void sent_ranges_cpu(const SentRanges& a) {
-  const int64_t ranks = a.counts.rows(), stride = a.counts.cols(), own = (stride - 1) / ranks;
+void sent_ranges_cpu(const SentRanges& a, int64_t ranks) {
+  const int64_t stride = a.counts.cols(), own = (stride - 1) / ranks;
   const int64_t begin = a.round * a.capacity, end = begin + a.capacity;
   for (int64_t to = 0; to < ranks; ++to) {
     auto* const ranges = a.ranges.as<Range>() + to * own;
@@ -72,9 +72,9 @@ void sent_amax_cpu(const SentAmax& a) {
     }
 }
 
-void finalize_expert_scales_cpu(const FinalizeExpertScales& a) {
+void finalize_expert_scales_cpu(const FinalizeExpertScales& a, int64_t ranks) {
   const SentScaling scaling(a.out);
-  const int64_t experts = a.scale.numel(), ranks = a.gathered.rows(), own = experts / ranks;
+  const int64_t experts = a.scale.numel(), own = experts / ranks;
   const auto gathered = [&](int64_t rank, int64_t field) {
     return a.gathered.as<float>()[rank * a.gathered.cols() + field];
   };
@@ -121,13 +121,15 @@ void quantize_sent_cpu(const QuantizeSent& a) {
 void order_received_cpu(const OrderReceived& a) {
   const int64_t rows = a.source.numel(), cols = a.x.cols();
   const int64_t end = a.offsets.as<int32_t>()[a.offsets.numel() - 1];
+  const auto* const x = a.x.as<uint8_t>();
+  auto *const rowwise = a.rowwise.as<uint8_t>(), *const columnwise = a.columnwise.as<uint8_t>();
 #pragma omp parallel for
   for (int64_t r = 0; r < end; ++r) {
     const int32_t from = a.source.as<int32_t>()[r];
     for (int64_t c = 0; c < cols; ++c) {
-      const uint8_t byte = from < 0 ? uint8_t{0} : a.x.as<uint8_t>()[from * cols + c];
-      if (a.rowwise) a.rowwise.as<uint8_t>()[r * cols + c] = byte;
-      if (a.columnwise) a.columnwise.as<uint8_t>()[c * rows + r] = byte;
+      const uint8_t byte = from < 0 ? uint8_t{0} : x[from * cols + c];
+      if (rowwise != nullptr) rowwise[r * cols + c] = byte;
+      if (columnwise != nullptr) columnwise[c * rows + r] = byte;
     }
   }
 }
@@ -139,12 +141,12 @@ void sent_ranges(const Context& context, const SentRanges& a) {
   check_dtype(op, "counts", a.counts, DType::i32);
   check_ranges(op, a.ranges);
   const int64_t ranks = a.counts.rows(), experts = a.ranges.rows();
-  TE_CHECK(a.counts.cols() == experts + 1 && experts % ranks == 0, "{}: {} experts of {} ranks, counts {}",
-           op, experts, ranks, a.counts.shape.str());
+  TE_CHECK(ranks > 0 && a.counts.cols() == experts + 1 && experts % ranks == 0,
+           "{}: {} experts of {} ranks, counts {}", op, experts, ranks, a.counts.shape.str());
   TE_CHECK(a.rank >= 0 && a.rank < ranks && a.round >= 0 && a.capacity > 0,
            "{}: rank {}, round {}, capacity {}", op, a.rank, a.round, a.capacity);
   TE_DISPATCH_CUDA(context, sent_ranges, a);
-  sent_ranges_cpu(a);
+  sent_ranges_cpu(a, ranks);
 }
 
 void sent_amax(const Context& context, const SentAmax& a) {
@@ -160,14 +162,14 @@ void sent_amax(const Context& context, const SentAmax& a) {
 void finalize_expert_scales(const Context& context, const FinalizeExpertScales& a) {
   const char* op = "finalize_expert_scales";
   const int64_t experts = a.scale.numel(), ranks = a.gathered.rows();
-  TE_CHECK(experts % ranks == 0 && a.rank >= 0 && a.rank < ranks, "{}: rank {} of {} with {} experts", op,
-           a.rank, ranks, experts);
+  TE_CHECK(ranks > 0 && experts % ranks == 0 && a.rank >= 0 && a.rank < ranks,
+           "{}: rank {} of {} with {} experts", op, a.rank, ranks, experts);
   check_tensor(op, "gathered", a.gathered, DType::f32, {ranks, experts + experts / ranks});
   check_tensor(op, "amax", a.amax, DType::f32, {experts});
   check_dtype(op, "scale", a.scale, DType::f32);
   TE_CHECK(a.out.wants_data() && !a.out.requantize.all_reduce_amax, "{}: out must be that of experts", op);
   TE_DISPATCH_CUDA(context, finalize_expert_scales, a);
-  finalize_expert_scales_cpu(a);
+  finalize_expert_scales_cpu(a, ranks);
 }
 
 void quantize_sent(const Context& context, const QuantizeSent& a) {
@@ -191,7 +193,8 @@ void order_received(const Context& context, const OrderReceived& a) {
   const char* op = "order_received";
   check_dtype(op, "source", a.source, DType::i32);
   check_dtype(op, "offsets", a.offsets, DType::i32);
-  TE_CHECK(is_fp8(a.x.dtype) && (a.rowwise || a.columnwise), "{}: needs FP8 values and a result", op);
+  TE_CHECK(a.offsets && is_fp8(a.x.dtype) && (a.rowwise || a.columnwise),
+           "{}: needs offsets, FP8 values and a result", op);
   const int64_t rows = a.source.numel(), cols = a.x.cols();
   if (a.rowwise) check_tensor(op, "rowwise", a.rowwise, a.x.dtype, {rows, cols});
   if (a.columnwise) check_tensor(op, "columnwise", a.columnwise, a.x.dtype, {cols, rows});

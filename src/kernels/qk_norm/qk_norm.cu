@@ -1,6 +1,7 @@
 // RMSNorm of queries and keys: one warp per segment of a row. Gain gradients are summed over the tokens in kQkNormParts
 // parts, which are then added in a fixed order.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/qk_norm/qk_norm_cuda.h"
@@ -148,35 +149,48 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
   }
 }
 
-/// scratch[part, column of q's gain | k's gain] = sum over its tokens and segments of dy x rstd. Grid: 32 columns,
-/// part, q or k.
-template <class T>
+/// scratch[part, column of q's gain | k's gain] = sum over its tokens and segments of dy x rstd. Grid: 32 N columns,
+/// part, q or k. A warp adds every kWarps-th segment, so that the order of the sums does not depend on N.
+template <class T, int N>
 __global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64_t rows, float* scratch) {
-  __shared__ float sums[kWarps][kWarpSize];
+  constexpr int kColumns = kWarpSize * N;
+  __shared__ float sums[kWarps][kColumns];
   const bool query = blockIdx.z == 0;
   const int width = query ? p.q_width : p.k_width, count = query ? p.q_segments : p.segments - p.q_segments;
   const int first = query ? 0 : p.q_segments, start = query ? 0 : p.q_segments * p.q_width;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int column = static_cast<int>(blockIdx.x) * kWarpSize + lane;
-  if (static_cast<int>(blockIdx.x) * kWarpSize >= width) return;
+  const int column = static_cast<int>(blockIdx.x) * kColumns + lane * N;
+  if (static_cast<int>(blockIdx.x) * kColumns >= width) return;
   const int64_t per_part = (rows + kQkNormParts - 1) / kQkNormParts;
   const int64_t begin = min(rows, blockIdx.y * per_part), end = min(rows, begin + per_part);
-  float sum = 0.0f;
+  float sum[N] = {};
   if (column < width) {
+    int64_t row = begin + warp / count;
+    int segment = warp % count;
+#pragma unroll 8
     for (int64_t i = begin * count + warp; i < end * count; i += kWarps) {
-      const int64_t row = i / count;
-      const int segment = static_cast<int>(i - row * count), at = start + segment * width + column;
-      sum += load_float(p.packed + row * p.columns + at) * load_float(p.raw + row * p.kept + at) *
-             p.rstd[row * p.segments + first + segment];
+      const int at = start + segment * width + column;
+      const Vector<T, N> d = load_vector<T, N>(p.packed + row * p.columns + at);
+      const Vector<T, N> x = load_vector<T, N>(p.raw + row * p.kept + at);
+      const float rstd = p.rstd[row * p.segments + first + segment];
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += load_float(&d.v[j]) * load_float(&x.v[j]) * rstd;
+      row += kWarps / count, segment += kWarps % count;
+      if (segment >= count) segment -= count, ++row;
     }
   }
-  sums[warp][lane] = sum;
+#pragma unroll
+  for (int j = 0; j < N; ++j) sums[warp][lane * N + j] = sum[j];
   __syncthreads();
   if (warp != 0 || column >= width) return;
+  float* const to =
+      scratch + static_cast<int64_t>(blockIdx.y) * (p.q_width + p.k_width) + (query ? 0 : p.q_width) + column;
 #pragma unroll
-  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
-  scratch[static_cast<int64_t>(blockIdx.y) * (p.q_width + p.k_width) + (query ? 0 : p.q_width) + column] =
-      sum;
+  for (int j = 0; j < N; ++j) {
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) sum[j] += sums[w][lane * N + j];
+    to[j] = sum[j];
+  }
 }
 
 template <class G>
@@ -186,6 +200,7 @@ __global__ void __launch_bounds__(kThreads)
   const int width = q_width + k_width;
   if (column >= width) return;
   float sum = 0.0f;
+#pragma unroll 16
   for (int part = 0; part < kQkNormParts; ++part) sum += scratch[static_cast<int64_t>(part) * width + column];
   const bool query = column < q_width;
   if ((query ? dq_gain : dk_gain) == nullptr) return;
@@ -273,8 +288,12 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
   if (a.dq_gain || a.dk_gain) {
     auto* const scratch = a.scratch.as<float>();
     const int width = p.q_width + p.k_width;
-    const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize), kQkNormParts, 2);
-    gain_parts_kernel<T><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
+    const auto launch = [&](auto vector) {
+      constexpr int kN = decltype(vector)::value;
+      const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize * kN), kQkNormParts, 2);
+      gain_parts_kernel<T, kN><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
+    };
+    in_vectors(p) ? launch(std::integral_constant<int, kVector>{}) : launch(std::integral_constant<int, 1>{});
     TE_CUDA_CHECK_LAUNCH();
     visit_grad(a.dk_gain ? a.dk_gain.dtype : a.dq_gain.dtype, [&](auto zero) {
       using G = typename DeviceType<decltype(zero)>::type;

@@ -54,7 +54,7 @@ struct QuantizeSent {
   Tensor rows;
   int64_t pitch = 1;
   bool second = false;
-  Tensor counts;  ///< optional i64 [E, 2]: saturated and flushed values are added (Fp8Counters)
+  Tensor counts;  ///< optional i64 [E, 2]: saturated and underflowed values are added (Fp8Counters)
 };
 void quantize_sent(const Context& context, const QuantizeSent& args);
 

@@ -309,12 +309,17 @@ std::string attention_summary(const config::Config& config, kernels::AttentionKe
 }
 
 std::string experts_note(const config::ModelConfig& model, const DeviceCaps& caps) {
-  if (caps.sm == 0 || caps.hopper_kernels || model.num_moe_experts == 0) return "";
-  return fmt::format(
-      "  note: GEMMs of experts run on FP32 units, many times slower than tensor cores: {} has no kernels "
-      "for "
-      "them\n",
-      caps.gpu);
+  std::string text;
+  if (model.moe_router_force_load_balancing)
+    text =
+        "  note: model.moe_router_force_load_balancing is for benchmarks: tokens select experts in turn, so "
+        "the model is of no use\n";
+  if (caps.sm > 0 && !caps.hopper_kernels && model.num_moe_experts > 0)
+    text += fmt::format(
+        "  note: GEMMs of experts run on FP32 units, many times slower than tensor cores: {} has no kernels "
+        "for them\n",
+        caps.gpu);
+  return text;
 }
 
 namespace {

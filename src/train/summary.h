@@ -25,7 +25,7 @@ std::string with_separators(int64_t value);
 std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention,
                               const DeviceCaps& caps);
 
-/// A note if a GPU has no tensor-core kernels for the GEMMs of a model's experts; else empty.
+/// Notes if the balance of a model's experts is forced, and if a GPU has no tensor-core kernels for their GEMMs.
 std::string experts_note(const config::ModelConfig& model, const DeviceCaps& caps);
 
 /// GEMMs of one pass and precision that the same kernels compute.

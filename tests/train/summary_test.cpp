@@ -37,7 +37,7 @@ TEST(Summary, WarnsOfSlowGemms) {
   EXPECT_EQ(fast.find("note"), std::string::npos) << fast;
 }
 
-TEST(Summary, NotesSlowExperts) {
+TEST(Summary, NotesSlowExpertsAndForcedBalance) {
   config::ModelConfig model;
   EXPECT_EQ(experts_note(model, caps_of(80)), "");
   model.num_moe_experts = 8;
@@ -48,6 +48,11 @@ TEST(Summary, NotesSlowExperts) {
             "A100-SXM4-80GB, sm_80 "
             "has no kernels for them\n");
   EXPECT_EQ(experts_note(model, hopper), "");
+  model.moe_router_force_load_balancing = true;
+  EXPECT_EQ(experts_note(model, hopper),
+            "  note: model.moe_router_force_load_balancing is for benchmarks: tokens select experts in turn, "
+            "so the model is of no use\n");
+  model.moe_router_force_load_balancing = false;
   EXPECT_EQ(experts_note(model, DeviceCaps{}), "");  // the CPU
 }
 

@@ -373,7 +373,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   auto& a = static_cast<Activations&>(activations);
   auto& g = static_cast<Gradients&>(gradients);
   const Tensor& dy = d_output.high_precision;
-  const Pass recomputed = pass_of_rounds(a, pass.recomputed());
+  const Pass recomputed = pass.recomputed();
   const Rows rows = own_rows(a);
   ExpertDispatch::Sent sent;
   // 5'. Rows of dy. 4'. Down projection.
@@ -411,7 +411,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   }
   if (dispatch_) {
     dispatch_->pack(context, a.input, a.probs, numbers_, a.source);
-    sent = sent_tokens(a, recomputed);
+    sent = sent_tokens(a, pass_of_rounds(a, recomputed));
     sent.dy.values = dy;
     if (fc2_->grad_sent_quantized()) sent.dy.operand = fc2_->sent_grad(g.fc2, pass);
     dispatch_->start(context, a.routing, sent);

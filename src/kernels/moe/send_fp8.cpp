@@ -2,7 +2,6 @@
 #include "kernels/moe/send_fp8.h"
 
 #include <algorithm>
-#include <bit>
 #include <vector>
 
 #include "core/float_types.h"

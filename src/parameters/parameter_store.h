@@ -88,8 +88,8 @@ struct ParameterSpec {
   /// Not trained, and passes read only layouts that are quantized once: StoreLayout::drop_base may save the value's
   /// memory.
   bool quantized_once = false;
-  bool two_codes =
-      false;  ///< with quantized_once: the columnwise layout is not the transpose of the rowwise one
+  /// With quantized_once: the columnwise layout is not the transpose of the rowwise one.
+  bool two_codes = false;
 
   bool tied() const { return copy || copied; }
 };
@@ -126,8 +126,8 @@ struct Parameter : ParameterSpec {
   const kernels::Matrix *rowwise = nullptr, *columnwise = nullptr;
   bool keeps_columnwise = false;
   bool has_bytes = false;  ///< likewise
-  int64_t columnwise_at =
-      0;  ///< likewise: where the columnwise codes start in the flat range; 0: it has none
+  /// Likewise: where the columnwise codes start in the flat range; 0: it has none.
+  int64_t columnwise_at = 0;
   /// For values that are not trained: numbers of their last change and of the change for which FP8 layouts were made.
   int64_t value_version = 0, quantized_version = -1;
   /// With bytes: index among the weights that data-parallel ranks quantize together (fp8/sharded_weight_quantizer.h).

@@ -396,7 +396,7 @@ std::vector<Case> four_ranks() {
       named("tp2_pp2_sp_experts_tensorwise"),
       named("tp2_cp2_sp_experts_selective"),
       named("dp4_ep4_experts_rounds"),
-      // Some passes of one pair of expert-parallel ranks have two rounds, those of the other pair one.
+      // In some passes one pair of expert-parallel ranks has two rounds and the other one.
       named("tp4_sp_ep2_experts_tensorwise_selective", {.dispatch_factor = 1.1}),
       named("dp4_ep2_experts_sharded_gradients_lora"),
       named("tp2_dp2_sp_llama_blockwise_parameters_lora"),

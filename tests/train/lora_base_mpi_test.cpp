@@ -1,9 +1,8 @@
 // Bases of adapters that are held in FP8 only, on several ranks: parallel.shard parameters shards the codes. Scales,
-// codes and results are those of a base that every rank holds.
+// codes and results equal a base that every rank holds.
 #include <map>
 
 #include "comm/replica_check.h"
-#include "core/profile.h"
 #include "fp8_base.h"
 #include "model/tiny_model.h"
 #include "random_steps.h"
@@ -169,16 +168,6 @@ TEST_P(ShardedBase, NeedsLessMemory) {
 // Each pass gathers a bucket at most once: a byte per code.
 TEST_P(ShardedBase, GathersTheCodes) {
   if (world().size() == 1) GTEST_SKIP() << "nothing is gathered";
-  class Gathered final : public OpObserver {
-   public:
-    Gathered() { install(this); }
-    ~Gathered() override { install(nullptr); }
-    void begin(const Context&, OpCall call) override {
-      if (std::string_view(call.name) == "all_gather") bytes += static_cast<int64_t>(call.cost.bytes);
-    }
-    void end(const Context&) override {}
-    int64_t bytes = 0;
-  };
   const auto gathered_in = [&](int steps) {
     const Gathered gathered;
     run_random_steps(Context::cpu(), base_config(GetParam(), Shard::parameters), groups_, steps);

@@ -1,9 +1,11 @@
-// Steps on random tokens, for tests of settings that must not change a bit of them.
+// Steps on random tokens, for tests of settings that must not change a bit of them, and what they gather.
 #pragma once
 
 #include <limits>
+#include <string_view>
 #include <vector>
 
+#include "core/profile.h"
 #include "core/random.h"
 #include "layout_cases.h"
 #include "train/step_runner.h"
@@ -50,5 +52,17 @@ inline std::vector<float> run_random_steps(const Context& context, const config:
                                            const parallel::Groups& groups, int steps) {
   return run_random_steps(context, config, groups, RandomSteps{.steps = steps});
 }
+
+/// Counts the bytes that all-gathers receive while it exists.
+class Gathered final : public OpObserver {
+ public:
+  Gathered() { install(this); }
+  ~Gathered() override { install(nullptr); }
+  void begin(const Context&, OpCall call) override {
+    if (std::string_view(call.name) == "all_gather") bytes += static_cast<int64_t>(call.cost.bytes);
+  }
+  void end(const Context&) override {}
+  int64_t bytes = 0;
+};
 
 }  // namespace te::testing

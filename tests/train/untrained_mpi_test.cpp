@@ -1,6 +1,5 @@
 // Parameters that are not trained, on several ranks: the layout of gradients and values does not change results, and
 // values that are not sharded are gathered once, not in every step.
-#include "core/profile.h"
 #include "model/tiny_model.h"
 #include "random_steps.h"
 #include "testing/mpi.h"
@@ -45,18 +44,6 @@ TEST(Untrained, AreShardedWithTheSameBits) {
             << config::to_string(shard) << " overlap " << overlap;
   }
 }
-
-/// Counts the bytes that all-gathers receive.
-class Gathered final : public OpObserver {
- public:
-  Gathered() { install(this); }
-  ~Gathered() override { install(nullptr); }
-  void begin(const Context&, OpCall call) override {
-    if (std::string_view(call.name) == "all_gather") bytes += static_cast<int64_t>(call.cost.bytes);
-  }
-  void end(const Context&) override {}
-  int64_t bytes = 0;
-};
 
 TEST(Untrained, AreGatheredOnce) {
   if (world().size() == 1) GTEST_SKIP() << "nothing is gathered";

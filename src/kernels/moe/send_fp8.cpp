@@ -25,7 +25,7 @@ void check_ranges(const char* op, const Tensor& ranges) {
   check_tensor(op, "ranges", ranges, DType::i32, {ranges.rows(), kRangeFields});
 }
 
-// The positions of a rank's rows are those of dispatch_rows().
+// A rank's rows have the positions of dispatch_rows().
 void sent_ranges_cpu(const SentRanges& a, int64_t ranks) {
   const int64_t stride = a.counts.cols(), own = (stride - 1) / ranks;
   const int64_t begin = a.round * a.capacity, end = begin + a.capacity;

@@ -1,5 +1,5 @@
-// Rows of experts that the sending ranks of expert parallelism quantize (model/expert_dispatch.h): the bytes, scales
-// and state are those of quantize_experts() for the rows of all ranks. The steps of a round (dispatch.h):
+// Rows of experts that the sending ranks of expert parallelism quantize (model/expert_dispatch.h). Bytes, scales and
+// state equal quantize_experts() for the rows of all ranks. The steps of a round (dispatch.h):
 //
 //   sent_ranges             the rows that this rank sends to each expert
 //   sent_amax               their amaxes, which the ranks gather with the scales of their experts
@@ -35,8 +35,8 @@ struct SentAmax {
 void sent_amax(const Context& context, const SentAmax& args);
 
 struct FinalizeExpertScales {
-  Tensor
-      gathered;  ///< fp32 [R, E + E / R]: of each rank, amaxes of its rows and Fp8Output::scale of its experts
+  /// fp32 [R, E + E / R]: of each rank, amaxes of its rows and Fp8Output::scale of its experts.
+  Tensor gathered;
   int64_t rank = 0;  ///< this one
   Fp8Output out;     ///< of this rank's experts, without counts; gives the format, values are not written
   Tensor amax;       ///< scratch fp32 [E]

@@ -32,7 +32,7 @@ choose() {
   if [[ $1 -eq 1 ]]; then
     choice=(-E "\\.np[0-9]*[02-9]\$${2:+|$2}" -j "$jobs")
   else
-    choice=(-R "\\.np$1\$" -j 3)
+    choice=(-R "\\.np$1\$" -j "$((3 * $1))")  # a test takes as many slots as it has ranks
   fi
 }
 

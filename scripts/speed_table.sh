@@ -7,12 +7,14 @@
 #
 #   --commit     commit to record (default: git's HEAD); for a copy of the checkout without .git
 #   --out        folder for the reports (default build/speed_table); rows in it that are not measured again are kept
-#   --only       run only rows whose name matches: one_gpu, 8b_dp, 7b_dp, 7b_zero3, 7b_tp, layer_70b, fsdp2
+#   --only       run only rows whose name matches: one_gpu, 8b_dp, 7b_dp, 7b_zero3, 7b_tp, layer_70b, fsdp2; on four GPUs
+#                also 7b_pp, 7b_tp_pp, 8b_context, 8b_context_long
 #   --no-record  do not change docs/results/speed.json
 #
 # Rows of one GPU run on two GPUs at the same time, each with PyTorch after it on the same GPU. Rows of several GPUs
-# follow one by one, on four GPUs if there are four; scripts/peers/speed_rows.py has their place in the table. Llama 2
-# 7B on one GPU and Llama 3.1 8B on two need more than 80 GB.
+# follow one by one, on four GPUs if there are four; scripts/peers/speed_rows.py has their place in the table. A table
+# (one GPU, several GPUs, a layer) of which nothing is measured stays as it is. Llama 2 7B on one GPU and Llama 3.1 8B on
+# two need more than 80 GB.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -58,6 +60,19 @@ several_gpus() {
     say "  failed: $(tail -n 1 "$out/$name.log")"
 }
 
+# four_gpus: the layouts that are measured on four GPUs only. Uses main's variables.
+four_gpus() {
+  several_gpus 7b_pp step --config configs/llama7b_fp8.yaml --steps 3 --set "$batch=128" --set parallel.pipeline=4 \
+    --set parallel.schedule=zero_bubble --set training.recompute=none
+  several_gpus 7b_tp_pp step --config configs/llama7b_fp8.yaml --steps 3 --set "$batch=64" --set parallel.tensor=2 \
+    --set parallel.sequence=true --set parallel.tensor_overlap=2 --set parallel.pipeline=2 \
+    --set parallel.schedule=zero_bubble --set training.recompute=none
+  several_gpus 8b_context step --config configs/llama3.1_8b_fp8.yaml --steps 3 --set "$batch=4" \
+    --set model.seq_length=32768 --set parallel.context=4 --set parallel.shard=parameters
+  several_gpus 8b_context_long step --config configs/llama3.1_8b_fp8.yaml --steps 1 --set "$batch=2" \
+    --set model.seq_length=131072 --set parallel.context=4 --set parallel.shard=parameters --set training.recompute=full
+}
+
 # fsdp2: PyTorch FSDP2 with the Llama 2 7B model in both precisions.
 fsdp2() {
   local python fp8
@@ -100,7 +115,9 @@ main() {
   several_gpus 7b_zero3 step --config configs/llama7b_fp8.yaml --steps 3 --set "$batch=$((16 * ranks))" \
     --set parallel.shard=parameters
   several_gpus 7b_tp step --config configs/llama7b_fp8.yaml --steps 3 --set "$batch=$((16 * ranks))" \
-    --set "parallel.tensor=$ranks" --set "training.micro_batch_size=$((2 * ranks))"
+    --set "parallel.tensor=$ranks" --set parallel.sequence=true --set "parallel.tensor_overlap=$ranks" \
+    --set "training.micro_batch_size=$((2 * ranks))" --set training.recompute=none
+  if ((ranks == 4)); then four_gpus; fi
   several_gpus layer_70b layer --config configs/llama3.1_70b_fp8.yaml --set "parallel.tensor=$ranks"
   fsdp2
   if [[ $recorded -eq 1 ]]; then "$python" scripts/peers/speed_rows.py "$out" --ranks "$ranks" --commit "$commit"; fi

@@ -3,8 +3,8 @@
 
     scripts/peers/speed_rows.py FOLDER --ranks N --commit HASH [--output FILE]
 
-Every row must have been measured, so that the table is that of one session; only Llama 2 7B on one GPU may be missing, which
-does not fit into 80 GB.
+Every row of a table must have been measured, so that it is that of one session; only Llama 2 7B on one GPU may be missing, which
+does not fit into 80 GB, and rows that need four GPUs. A table without a row stays as it is in the file.
 """
 
 import argparse
@@ -21,6 +21,12 @@ SEVERAL_GPUS = [
     ("7b_dp", "Llama 2 7B", "data parallel {}"),
     ("7b_zero3", "Llama 2 7B", "ZeRO-3 over {}"),
     ("7b_tp", "Llama 2 7B", "tensor parallel {}"),
+]
+FOUR_GPUS = [
+    ("7b_pp", "Llama 2 7B", "pipeline parallel 4"),
+    ("7b_tp_pp", "Llama 2 7B", "tensor parallel 2, pipeline parallel 2"),
+    ("8b_context", "Llama 3.1 8B, sequence 32,768", "context parallel 4"),
+    ("8b_context_long", "Llama 3.1 8B, sequence 131,072", "context parallel 4"),
 ]
 FSDP2_ROW = "7b_zero3"  # the te-train row with the same sharding
 
@@ -58,24 +64,42 @@ def layer(path, ranks):
     return row
 
 
-def sessions(folder, ranks, commit):
-    one, several = [], []
+def one_gpu(folder, common):
+    rows = []
     for name, model in MODELS.items():
         if name == "llama2_7b" and not (folder / name).exists():
             continue
         row, device = steps(folder / name / f"te_train-{name}.json", model, "")
-        one.append(row | peers(folder / name / "peer_torch.jsonl"))
-    for name, model, layout in SEVERAL_GPUS:
-        row, _ = steps(folder / f"{name}.json", model, layout.format(ranks))
-        several.append(row | (peers(folder / "fsdp2.jsonl") if name == FSDP2_ROW else {}))
-    gpu = device.removeprefix("NVIDIA ").split()[0]
-    common = {"gpu": device, "date": datetime.date.today().isoformat(), "commit": commit, "source": "docs/results/benchmarks.md"}
-    return [
-        {"name": "pytorch", "hardware": f"1x {gpu}", **common, "unit": "tokens/s", "rows": one},
-        {"name": "several_gpus", "hardware": f"{ranks}x {gpu}", **common, "unit": "tokens/s per GPU", "rows": several},
-        {"name": "layer", "hardware": f"{ranks}x {gpu}", **common, "unit": "ms",
-         "rows": [layer(folder / "layer_70b.json", ranks)]},
-    ]
+        rows.append(row | peers(folder / name / "peer_torch.jsonl"))
+    return session("pytorch", device, 1, common, "tokens/s", rows)
+
+
+def several_gpus(folder, ranks, common):
+    rows = []
+    for name, model, layout in SEVERAL_GPUS + (FOUR_GPUS if ranks == 4 else []):
+        row, device = steps(folder / f"{name}.json", model, layout.format(ranks))
+        rows.append(row | (peers(folder / "fsdp2.jsonl") if name == FSDP2_ROW else {}))
+    return session("several_gpus", device, ranks, common, "tokens/s per GPU", rows)
+
+
+def session(name, device, ranks, common, unit, rows):
+    hardware = f"{ranks}x {device.removeprefix('NVIDIA ').split()[0]}"
+    return {"name": name, "hardware": hardware, "gpu": device, **common, "unit": unit, "rows": rows}
+
+
+def sessions(folder, ranks, commit, known):
+    """The three tables; `known` has those of the file, by name."""
+    common = {"date": datetime.date.today().isoformat(), "commit": commit, "source": "docs/results/benchmarks.md"}
+    several = [name for name, _, _ in SEVERAL_GPUS + FOUR_GPUS]
+    found = dict(known)
+    if any((folder / name).exists() for name in MODELS) or "pytorch" not in known:
+        found["pytorch"] = one_gpu(folder, common)
+    if any((folder / f"{name}.json").exists() for name in several) or "several_gpus" not in known:
+        found["several_gpus"] = several_gpus(folder, ranks, common)
+    if (folder / "layer_70b.json").exists() or "layer" not in known:
+        device = found["several_gpus"]["gpu"]
+        found["layer"] = session("layer", device, ranks, common, "ms", [layer(folder / "layer_70b.json", ranks)])
+    return list(found.values())
 
 
 def main():
@@ -86,7 +110,8 @@ def main():
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "speed.json", metavar="FILE")
     arguments = parser.parse_args()
     try:
-        found = sessions(arguments.folder, arguments.ranks, arguments.commit)
+        known = json.loads(arguments.output.read_text())["sessions"] if arguments.output.exists() else []
+        found = sessions(arguments.folder, arguments.ranks, arguments.commit, {entry["name"]: entry for entry in known})
     except (OSError, ValueError, KeyError) as wrong:
         print(f"speed_rows.py: error: {arguments.folder}: a row is missing or incomplete ({wrong}); run scripts/speed_table.sh",
               file=sys.stderr)

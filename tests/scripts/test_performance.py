@@ -1,6 +1,7 @@
 """Tests of scripts/plot_step_time.py and scripts/peers/table.py on small reports."""
 
 import json
+import shutil
 import subprocess
 import sys
 import unittest
@@ -140,6 +141,20 @@ class Performance(InFolder):
         self.assertEqual(several["rows"][2]["layout"], "ZeRO-3 over 2")
         self.assertEqual(layer["hardware"], "2x H200")
         self.assertEqual(layer["rows"][0]["fp8"], 16.04)
+
+        # Later on four GPUs, without the rows of one: their table stays; all rows of four GPUs are needed.
+        for name in ("gpt2_124m", "llama_1b"):
+            shutil.rmtree(self.folder / name)
+        arguments[3] = "4"
+        self.assertEqual(self.run_script(*arguments).returncode, 2)
+        for name in ("7b_pp", "7b_tp_pp", "8b_context", "8b_context_long"):
+            self.write(f"{name}.json", [step("hybrid", 40)])
+        result = self.run_script(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        kept, several, layer = json.loads((self.folder / "speed.json").read_text())["sessions"]
+        self.assertEqual(kept, one)
+        self.assertEqual([row["fp8"] for row in several["rows"]], [20, 20, 30, 30, 40, 40, 40, 40])
+        self.assertEqual([several["hardware"], layer["hardware"]], ["4x H200", "4x H200"])
 
 
 if __name__ == "__main__":

@@ -85,28 +85,32 @@ def repeated_data():
 LAW = (
     ("gap_law_8m", "8M", 8_456_960, 5, ("delayed", "tensorwise", "blockwise", "bf16_control"), 0.0080),
     ("gap_law_16m", "16M", 15_880_320, 4, ("delayed",), 0.0073),
+    ("gap_law_30m", "31M", 31_008_960, 4, ("delayed",), 0.0068),
 )
 
 
 def gap_law():
-    """Both sizes: the gap during the run with a constant learning rate, and after the decay of each length."""
-    title = "Llama 8M (170 million tokens, five seeds) and 16M (320 million tokens, four seeds), four H100"
-    figure, (*panels, right) = figures.new(4.8, title, ncols=3, gridspec_kw={"width_ratios": (1.1, 1, 1.3)})
-    panels[1].sharey(panels[0])
+    """All sizes: the gap during the run with a constant learning rate, and after the decay of each length."""
+    title = "Llama 8M, 16M and 31M (170, 320 and 623 million tokens; five, four and four seeds), H100 and H200"
+    figure, (*panels, right) = figures.new(4.8, title, ncols=4, gridspec_kw={"width_ratios": (1.2, 1, 1, 1.6)})
+    for axes in panels[1:]:
+        axes.sharey(panels[0])
+        axes.tick_params(labelleft=False)
+    colors, places = {"16M": figures.COLORS[5], "31M": figures.COLORS[4]}, {"16M": 2, "31M": 3}
     for axes, (name, model, parameters, seeds, variants, tolerance) in zip(panels, LAW):
         found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
         for index, arm in enumerate(variants, start=1):
             pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in range(1, seeds + 1)]
-            style = {"color": figures.color(index) if model == "8M" else figures.COLORS[5]}
+            style = {"color": colors.get(model) or figures.color(index)}
             for tokens, gap in pairs:
                 axes.plot(tokens / parameters, gap, linewidth=0.5, alpha=0.4, **style)
             mean = np.mean([gap for _, gap in pairs], axis=0)
-            axes.plot(pairs[0][0] / parameters, mean, linewidth=2.4, label=f"{label(name, arm)}, {model}", **style)
+            axes.plot(pairs[0][0] / parameters, mean, linewidth=2.4, label=label(name, arm), **style)
             for place, suffix in enumerate(("_5", "_10", "")):
-                at, measure = place + 0.14 * (index - 3 if model == "8M" else 2), found[arm + suffix]
+                at, measure = place + 0.13 * (places.get(model, index - 3) - 0.5), found[arm + suffix]
                 right.plot([at, at], [measure["low"], measure["high"]], linewidth=2.4, solid_capstyle="butt", **style)
                 right.plot(at, measure["gap"], "D", markersize=4, **style)
-        axes.set_title(f"{model}, constant learning rate", loc="left", fontsize=11)
+        axes.set_title(f"{model}, constant rate", loc="left", fontsize=11)
         axes.set_xlabel("tokens per parameter")
         axes.set_xticks([0, 5, 10, 15, 20])
         axes.axhspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)

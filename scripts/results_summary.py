@@ -34,7 +34,7 @@ EXPERIMENTS = [
 CONVERGENCE = "docs/results/convergence/"
 STUDENT = {3: 4.302653, 4: 3.182446, 5: 2.776445}  # the 97.5% quantile of Student's t by number of pairs
 FORMATS = (("30M", "gpt2_30m_formats"), ("124M", "gpt2_124m_formats"))
-LAW = (("8M", "gap_law_8m"), ("16M", "gap_law_16m"))
+LAW = (("8M", "gap_law_8m"), ("16M", "gap_law_16m"), ("31M", "gap_law_30m"))
 
 
 def last_tenth(losses):
@@ -175,7 +175,7 @@ def formats_table():
 
 # {page: {name of a table: function that writes it, its argument}}
 GAP_TABLES = {
-    "llama-tokens-per-parameter.md": {"gaps of both sizes": (law_table,)},
+    "llama-tokens-per-parameter.md": {"gaps by size": (law_table,)},
     "blackwell-formats.md": {"gaps of both sizes": (formats_table,)},
     "gpt2-124m-finetuning.md": {
         f"gaps {name}": (tuning_table, name) for name in ("gpt2_124m_instructions", "gpt2_124m_lora")

@@ -77,7 +77,7 @@ class Pages(unittest.TestCase):
 
     def test_index_has_the_models_tokens_and_pairs(self):
         parameters = {"Llama 1.3B": results_summary.LLAMA_1B_GPT2_TOKENS, "Llama 8M": results_summary.LLAMA_8M,
-                      "Llama 16M": 15_880_320, "Mixture of experts 87M": results_summary.EXPERTS_87M,
+                      "Llama 16M": 15_880_320, "Llama 31M": 31_008_960, "Mixture of experts 87M": results_summary.EXPERTS_87M,
                       "GPT-2 124M": results_summary.GPT2, "GPT-2 30M": 30_400_000, "Llama 2 7B": 6_738_415_616}
         cost = json.loads((RESULTS / "cost.json").read_text())["rows"]
         lines = [line for line in (RESULTS / "README.md").read_text().splitlines() if line.startswith("|")][2:]
@@ -165,7 +165,7 @@ class Pages(unittest.TestCase):
 
     def test_reports_match_the_archived_curves(self):
         """curves.tar.xz has every step of every run, also of decays that branch off; branches start after that step."""
-        for experiment in ("gap_law_16m", "gpt2_124m_lora"):
+        for experiment in ("gap_law_16m", "gap_law_30m", "gpt2_124m_lora"):
             curves = archived(experiment)
             for arm in arms(experiment):
                 seeds = sorted(name for name in curves if re.fullmatch(re.escape(arm["name"]) + r"_seed\d", name))
@@ -174,6 +174,27 @@ class Pages(unittest.TestCase):
                     first, end = min(base), max(base)
                     found = statistics.fmean(curves[seed][at] - base[at] for at in base if at > end - 0.1 * (end - first))
                     self.assertAlmostEqual(found, pair, delta=1e-5, msg=f"{experiment} {seed}")
+
+    def test_law_of_the_gap(self):
+        """The fit on the page has its chi-squared, which other exponents and factors do not lower."""
+        text = page("llama-tokens-per-parameter")
+        a, b, c = (float(x) for x in re.search(r"fit, ([\d.]+) nats x .*?\^(-[\d.]+) x .*?\^(-[\d.]+)", text).groups())
+        sizes = {"gap_law_8m": (8_456_960, 65_536), "gap_law_16m": (15_880_320, 122_880), "gap_law_30m": (31_008_960, 239_616)}
+        points = []
+        for experiment, (parameters, batch) in sizes.items():
+            for suffix, steps in (("_5", 650), ("_10", 1300), ("", 2600)):
+                pairs = next(x for x in arms(experiment) if x["name"] == "delayed" + suffix)["measures"][0]["pairs"]
+                error = statistics.stdev(pairs) / len(pairs) ** 0.5
+                points.append((steps * batch / (20 * parameters), parameters / 8_456_960, statistics.fmean(pairs), error))
+
+        def chi_squared(a, b, c):
+            return sum(((a * length**b * size**c - gap) / error) ** 2 for length, size, gap, error in points)
+
+        least = chi_squared(a, b, c)
+        self.assertIn(f"(chi-squared {least:.1f}, six degrees", text)
+        for change in ((0.0002, 0, 0), (0, 0.03, 0), (0, 0, 0.03)):
+            for sign in (1, -1):
+                self.assertGreater(chi_squared(*(x + sign * y for x, y in zip((a, b, c), change))), least)
 
     def test_longest_run(self):
         """Every fifth step's loss is stored, so the training losses differ slightly."""

@@ -212,24 +212,29 @@ string(JOIN " " TE_MPIRUN env ${te_start} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_PREFLA
 
 # te_mpi_tests(FOLDER NP 1 2 4 DEPENDS ...): adds tests/FOLDER/*_mpi_test.cpp under mpirun, once for every number of
 # ranks, and *_mpi_gpu_test.cpp (label gpu), which are skipped if there are fewer GPUs than ranks. Each run is one
-# ctest. GPU_NP sets other numbers of ranks for the GPU tests.
+# ctest. GPU_NP sets other numbers of ranks for the GPU tests; GPU_SHARDS divides them into so many ctests, which run
+# concurrently on one GPU.
 function(te_mpi_tests folder)
-  cmake_parse_arguments(ARG "" "" "NP;GPU_NP;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "GPU_SHARDS" "NP;GPU_NP;DEPENDS" ${ARGN})
+  if(NOT ARG_GPU_SHARDS)
+    set(ARG_GPU_SHARDS 1)
+  endif()
   if(NOT ARG_GPU_NP)
     set(ARG_GPU_NP ${ARG_NP})
   endif()
   file(GLOB cpu_sources CONFIGURE_DEPENDS *_mpi_test.cpp)
   file(GLOB gpu_sources CONFIGURE_DEPENDS *_mpi_gpu_test.cpp)
   if(cpu_sources)
-    te_mpi_test_executable(test_${folder}_mpi "cpu" "${ARG_DEPENDS}" "${ARG_NP}" ${cpu_sources})
+    te_mpi_test_executable(test_${folder}_mpi "cpu" "${ARG_DEPENDS}" "${ARG_NP}" 1 ${cpu_sources})
   endif()
   if(gpu_sources AND TE_HAVE_CUDA)
-    te_mpi_test_executable(test_${folder}_mpi_gpu "gpu" "${ARG_DEPENDS}" "${ARG_GPU_NP}" ${gpu_sources})
+    te_mpi_test_executable(test_${folder}_mpi_gpu "gpu" "${ARG_DEPENDS}" "${ARG_GPU_NP}" ${ARG_GPU_SHARDS}
+                           ${gpu_sources})
     target_compile_definitions(test_${folder}_mpi_gpu PRIVATE TE_MPI_TESTS_NEED_GPUS)
   endif()
 endfunction()
 
-function(te_mpi_test_executable target label depends ranks)
+function(te_mpi_test_executable target label depends ranks shards)
   string(TOUPPER ${label} kind)
   add_executable(${target} ${ARGN} ${CMAKE_SOURCE_DIR}/tests/testing/mpi_main.cpp)
   target_link_libraries(${target} PRIVATE ${depends} te_parallel te_testing te_flags)
@@ -242,11 +247,20 @@ function(te_mpi_test_executable target label depends ranks)
     if(TE_SANITIZE AND np GREATER 4)
       continue()
     endif()
-    add_test(NAME ${target}.np${np}
-             COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${np} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>)
-    # As many slots of ctest -j as ranks, since ranks wait by polling: beside other tests on two cores four ranks took
-    # three times as long. COST: they take longest, so ctest starts them first.
-    set_tests_properties(${target}.np${np} PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 PROCESSORS ${np}
-                         SKIP_RETURN_CODE 77 COST ${np} ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
+    foreach(shard RANGE 1 ${shards})
+      set(name ${target}.np${np})
+      set(environment ${TE_MPI_ENVIRONMENT})
+      if(shards GREATER 1)
+        set(name ${target}.${shard}of${shards}.np${np})
+        math(EXPR index "${shard} - 1")
+        list(APPEND environment GTEST_TOTAL_SHARDS=${shards} GTEST_SHARD_INDEX=${index})
+      endif()
+      add_test(NAME ${name}
+               COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${np} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>)
+      # As many slots of ctest -j as ranks, since ranks wait by polling: beside other tests on two cores four ranks took
+      # three times as long. COST: they take longest, so ctest starts them first.
+      set_tests_properties(${name} PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 PROCESSORS ${np}
+                           SKIP_RETURN_CODE 77 COST ${np} ENVIRONMENT "${environment}")
+    endforeach()
   endforeach()
 endfunction()

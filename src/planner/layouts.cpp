@@ -75,6 +75,17 @@ int64_t max_sharing_ranks(const Config& config, const parallel::ProcessGrid& gri
   return tensor * grid[Axis::context] * grid[Axis::data];
 }
 
+/// The variant that keeps FP8 weights in both layouts, which `auto` does not: faster, with more memory. The config
+/// itself where that is not possible.
+Config with_kept_weights(Config config) {
+  config::PrecisionConfig& precision = config.precision;
+  if (precision.fp8 != config::Fp8Mode::off && !config.adapter.on() &&
+      precision.fp8_keep_weights == config::Fp8KeptWeights::automatic &&
+      config.parallel.shard != config::Shard::parameters)
+    precision.fp8_keep_weights = config::Fp8KeptWeights::both;
+  return config;
+}
+
 /// Variants that save memory and take more time.
 void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all) {
   for (const config::Recompute recompute :
@@ -188,6 +199,17 @@ class Search {
     return layout;
   }
 
+  enum class Fit : uint8_t { too_large, slower, best };
+  /// Replaces the best variant by a faster one that fits.
+  Fit improve(std::optional<Layout>& best, const Config& way, const parallel::ProcessGrid& grid) {
+    Layout candidate = layout(way, grid);
+    if (best && candidate.time.total() >= best->time.total()) return Fit::slower;
+    candidate.memory_bytes = planned_bytes_(way, grid);
+    if (candidate.memory_bytes > result_.capacity_bytes) return Fit::too_large;
+    best = std::move(candidate);
+    return Fit::best;
+  }
+
   /// Adds the fastest variant of a layout of ranks that fits.
   void add_grid(const parallel::ProcessGrid& grid) {
     std::vector<std::pair<double, Config>> candidates;  // by the lower bound of their time
@@ -207,7 +229,7 @@ class Search {
         miss(way, grid, static_cast<int64_t>(least));
         continue;
       }
-      const double seconds = model_.min_seconds(way);
+      const double seconds = model_.min_seconds(with_kept_weights(way));
       candidates.emplace_back(seconds, std::move(way));
     }
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -215,14 +237,9 @@ class Search {
     std::optional<Layout> best;
     for (const auto& [least, way] : candidates) {
       if (best && least >= best->time.total()) break;
-      Layout candidate = layout(way, grid);
-      if (best && candidate.time.total() >= best->time.total()) continue;
-      candidate.memory_bytes = planned_bytes_(way, grid);
-      if (candidate.memory_bytes > result_.capacity_bytes) {
-        miss(way, grid, candidate.memory_bytes);
-        continue;
-      }
-      best = std::move(candidate);
+      if (improve(best, with_kept_weights(way), grid) == Fit::too_large &&
+          improve(best, way, grid) == Fit::too_large)
+        miss(way, grid, planned_bytes_(way, grid));
     }
     if (!best) return;
     best->settings = settings_of(best->config, config_);

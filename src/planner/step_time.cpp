@@ -269,6 +269,7 @@ const MicrobatchCost& StepModel::passes(const config::Config& config) {
                       layout.tensor_overlap,
                       config.training.micro_batch_size,
                       config.training.recompute,
+                      config::fp8_kept_weights(config),
                       puts_off(config)};
   const auto found = passes_.find(key);
   if (found != passes_.end()) return found->second;
@@ -276,7 +277,8 @@ const MicrobatchCost& StepModel::passes(const config::Config& config) {
 }
 
 const UpdateWork& StepModel::update(const config::Config& config, int data) {
-  const UpdateKey key{config.parallel.tensor, config.parallel.context, config.parallel.expert, data};
+  const UpdateKey key{config.parallel.tensor, config.parallel.context, config.parallel.expert,
+                      config::fp8_kept_weights(config), data};
   const auto found = updates_.find(key);
   if (found != updates_.end()) return found->second;
   return updates_.emplace(key, trace_update(config, cluster_, data)).first->second;

@@ -47,8 +47,8 @@ class StepModel {
 
  private:
   using PassesKey = std::tuple<int64_t, int64_t, int64_t, bool, config::Transport, int64_t, int64_t,
-                               config::Recompute, bool>;
-  using UpdateKey = std::tuple<int64_t, int64_t, int64_t, int>;
+                               config::Recompute, config::Fp8KeptWeights, bool>;
+  using UpdateKey = std::tuple<int64_t, int64_t, int64_t, config::Fp8KeptWeights, int>;
   /// `seconds`: function that predicts the pipeline.
   template <class Seconds>
   StepTime parts(const config::Config& config, const Seconds& seconds);

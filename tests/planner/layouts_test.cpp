@@ -179,6 +179,19 @@ TEST(Search, ChoosesTheFastestVariantThatFits) {
   }
 }
 
+TEST(Search, KeepsFp8WeightsWhereMemoryIsLeft) {
+  const auto best = [](const Settings& settings, const char* file = "llama7b_fp8") {
+    return search(shipped_config(file, settings), testing::h200s(2), planned).layouts.front();
+  };
+  const Layout kept = best({});
+  EXPECT_EQ(kept.config.precision.fp8_keep_weights, config::Fp8KeptWeights::both);
+  EXPECT_NE(kept.settings.find("--set precision.fp8_keep_weights=both"), std::string::npos) << kept.settings;
+  const Layout none = best({"precision.fp8_keep_weights=none"});
+  EXPECT_GT(none.time.total(), 1.005 * kept.time.total());
+  EXPECT_EQ(none.settings.find("fp8_keep_weights"), std::string::npos) << none.settings;
+  EXPECT_EQ(best({}, "llama7b_bf16").settings.find("fp8_keep_weights"), std::string::npos);
+}
+
 // Four stages: activations of p microbatches of a stage for any number of chunks; operands of deferred weight gradients
 // for stage + 1 passes, of one chunk each; and where the cycle of chunks closes, buffers for ceil(2 p / 3) sends in
 // flight and one being filled, elsewhere for one and one, per direction.

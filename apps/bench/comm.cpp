@@ -1,6 +1,7 @@
 #include "bench/comm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include "bench/session.h"
 #include "config/config.h"
 #include "core/error.h"
+#include "model/expert_dispatch.h"
 #include "parallel/groups.h"
 #include "parallel/placement.h"
 #include "parallel/watchdog.h"
@@ -79,8 +81,10 @@ void add_fp8_operand(const config::Config& config, const Groups& groups, train::
 }
 
 /// Whether rows are sent to experts as FP8 (model/expert_dispatch.h).
-bool sends_fp8_rows(const config::Config& config) {
-  return config.precision.fp8 != config::Fp8Mode::off && config.adapter.type == config::AdapterType::none &&
+bool sends_fp8_rows(const config::Config& config, DType dtype) {
+  return model::sends_fp8_selections(config.model.moe_router_topk, config.parallel.expert, dtype,
+                                     config.parallel.moe_dispatch_factor) &&
+         config.precision.fp8 != config::Fp8Mode::off && config.adapter.type == config::AdapterType::none &&
          !config::mixes_precisions(config) &&
          fp8::make_scaling(config.precision.fp8_recipe, config.precision)->one_scale();
 }
@@ -155,13 +159,16 @@ std::vector<Transfer> transfers_of(const config::Config& config, const Groups& g
     }
   }
   if (grid.experts > 1) {
-    const int64_t rows = dims.residual_rows * config.model.moe_router_topk;
-    const int64_t elements = (rows * dims.hidden + grid.experts - 1) / grid.experts * grid.experts;
-    if (sends_fp8_rows(config))
-      add("expert", "FP8 tokens of a balanced load, to their experts", Exchange::all_to_all, DType::e4m3,
-          elements, groups.expert());
-    add("expert", "tokens of a balanced load, to their experts or back", Exchange::all_to_all, dims.dtype,
-        elements, groups.expert());
+    const int64_t experts = config.model.num_moe_experts, topk = config.model.moe_router_topk;
+    const auto add_rows = [&](const char* what, DType dtype, double of_rank) {
+      const int64_t elements = std::llround(of_rank * static_cast<double>(dims.residual_rows)) * dims.hidden;
+      add("expert", what, Exchange::all_to_all, dtype, grid.experts * elements, groups.expert());
+    };
+    if (sends_fp8_rows(config, dims.dtype))
+      add_rows("FP8 selections of a balanced load, to their experts", DType::e4m3,
+               static_cast<double>(topk) / grid.experts);
+    add_rows("tokens of a balanced load, to their experts or back", dims.dtype,
+             model::expected_token_share(experts, topk, grid.experts));
   }
   for (const GradientGroup group : kGradientGroups) add_buckets(config, groups, planned, group, add);
   if (grid[Axis::pipeline] > 1) {

@@ -329,8 +329,16 @@ OpCost cost_of(const ExpertRows& args) {
   return moves({args.experts, args.offsets, args.row_of, args.source});
 }
 
+OpCost cost_of(const TokenRanks& args) {
+  return moves({args.row_of, args.ranks});
+}
+
+OpCost cost_of(const TokenSlots& args) {
+  return moves({args.row_of, args.token_row_of, args.slots});
+}
+
 OpCost cost_of(const DispatchRows& args) {
-  return moves({args.segments, args.source, args.row_of});
+  return moves({args.segments, args.source, args.row_of, args.slots, args.token_source, args.token_rows});
 }
 
 OpCost cost_of(const GatherValues& args) {
@@ -446,7 +454,7 @@ OpCost op_cost(const std::any& args) {
       found_among<DispatchRows, ExpertActivation, ExpertActivationBackward, ExpertGateBackward, ExpertRows,
                   GatherValues, GroupedGemm, GroupedWgrad, LimitExperts, Permute, QuantizeExperts,
                   RouterBackward, RouterBalance, RouterBiasUpdate, RouterForward, RouterGemm,
-                  RouterGemmBackward, RouterStatistics, Unpermute>(args, cost);
+                  RouterGemmBackward, RouterStatistics, TokenRanks, TokenSlots, Unpermute>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp has no cost for an op with arguments {}", args.type().name());
   return cost;
 }

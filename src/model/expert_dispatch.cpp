@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/profile.h"
-#include "kernels/moe/dispatch.h"
 #include "kernels/moe/permute.h"
 #include "kernels/moe/send_fp8.h"
 #include "parallel/watchdog.h"
@@ -15,6 +14,21 @@ namespace te::model {
 using parallel::RowRange;
 using parallel::RowRanges;
 
+double expected_token_share(int64_t experts, int64_t topk, int64_t ranks) {
+  const int64_t others = experts - experts / ranks;
+  double none = 1.0;  // of the selected experts is on the rank
+  for (int64_t i = 0; i < topk; ++i)
+    none *= static_cast<double>(std::max<int64_t>(others - i, 0)) / static_cast<double>(experts - i);
+  return 1.0 - none;
+}
+
+// A rank gets topk / ranks selections of a token, with a byte per value, or the token at most once: on average
+// expected_token_share() times, which is nearly one where topk / ranks is two or more. At that number all tokens of x
+// and dy also fit into the memory that is planned for FP8 rows, unless the memory is less than that of a balanced load.
+bool sends_fp8_selections(int64_t topk, int64_t ranks, DType dtype, double factor) {
+  return topk < ranks * static_cast<int64_t>(dtype_size(dtype)) || factor < 1.0;
+}
+
 ExpertDispatch::ExpertDispatch(std::string name, ExpertRanks& ranks, const Dimensions& dims, int64_t experts,
                                int64_t topk, int64_t alignment, bool numbers)
     : name_(std::move(name)),
@@ -23,7 +37,8 @@ ExpertDispatch::ExpertDispatch(std::string name, ExpertRanks& ranks, const Dimen
       experts_(experts),
       topk_(topk),
       alignment_(alignment),
-      numbers_(numbers) {
+      numbers_(numbers),
+      fp8_selections_(sends_fp8_selections(topk, ranks.size(), dims.dtype, ranks.dispatch_factor())) {
   const auto balanced = static_cast<double>(sent_rows());
   const int64_t all = dims_.tokens * std::min(topk_, own_experts()) * ranks_.size();
   capacity_ = std::clamp<int64_t>(std::llround(std::ceil(ranks_.dispatch_factor() * balanced)), 1, all);
@@ -37,8 +52,8 @@ int64_t ExpertDispatch::rows() const {
 
 void ExpertDispatch::plan_routing(MemoryPlan& plan, Routing& routing) const {
   plan.add(routing.counts, name_ + ".dispatch.counts", MemoryKind::activations, DType::i32,
-           {ranks_.size(), experts_ + 1});
-  routing.host.resize(static_cast<size_t>(ranks_.size() * (experts_ + 1)));
+           {ranks_.size(), fields()});
+  routing.host.resize(static_cast<size_t>(ranks_.size() * fields()));
 }
 
 void ExpertDispatch::plan_scratch(MemoryPlan& plan, bool fp8_x, bool fp8_dy) {
@@ -71,6 +86,17 @@ void ExpertDispatch::plan_scratch(MemoryPlan& plan, bool fp8_x, bool fp8_dy) {
   add(segments_, Buffer::segments, "segments", DType::i32, {experts_, 3}, order);
   add(source_, Buffer::source, "source", DType::i32, {rows()}, order);
   add(row_of_, Buffer::row_of, "row_of", DType::i32, {capacity_}, order);
+  const int64_t ranks = ranks_.size(), tokens = dims_.tokens;
+  const Lifetime lists = live(Step::fc1, Step::fc2) | live(Step::fc2_backward, Step::fc1_backward);
+  add(token_ranks_, Buffer::token_ranks, "token_ranks", DType::i32, {tokens, ranks},
+      live(Step::fc1) | live(Step::fc2_backward));
+  add(token_row_of_, Buffer::token_row_of, "token_row_of", DType::i32, {tokens, ranks}, lists);
+  add(token_source_, Buffer::token_source, "token_source", DType::i32, {tokens * ranks, 1}, lists);
+  add(sent_slots_, Buffer::sent_slots, "sent_slots", DType::i32, {sent, 1}, lists);
+  add(received_slots_, Buffer::received_slots, "received_slots", DType::i32, {capacity_, 1}, both);
+  add(received_source_, Buffer::received_source, "received_source", DType::i32, {rows()}, order);
+  add(received_rows_, Buffer::received_rows, "received_rows", DType::i32,
+      {std::min(capacity_, tokens * ranks), slots()}, order);
   if (!fp8_x && !fp8_dy) return;
   add(ranges_, Buffer::ranges, "ranges", DType::i32, {experts_, 4}, both);
   add(scale_messages_, Buffer::scale_messages, "scale_messages", DType::f32,
@@ -88,7 +114,7 @@ RowRanges ExpertDispatch::ranges_to(const Routing& routing, int to, int round) c
   int64_t position = 0;  // in the order of the receiver's rows
   for (int64_t expert = to * own_experts(); expert < (to + 1) * own_experts(); ++expert)
     for (int from = 0; from < ranks_.size(); ++from) {
-      const int32_t* const first = &routing.host[static_cast<size_t>(from * (experts_ + 1) + expert)];
+      const int32_t* const first = &routing.host[static_cast<size_t>(from * fields() + expert)];
       const int64_t count = int64_t{first[1]} - first[0];
       const int64_t skipped = std::clamp<int64_t>(begin - position, 0, count),
                     last = std::clamp<int64_t>(end - position, 0, count);
@@ -112,12 +138,33 @@ ExpertDispatch::Exchange ExpertDispatch::exchange(const Routing& routing, int ro
   return exchange;
 }
 
+ExpertDispatch::Exchange ExpertDispatch::token_exchange(const Routing& routing) const {
+  const auto count = [&](int from, int to) {
+    return first_token(routing, from, to + 1) - first_token(routing, from, to);
+  };
+  Exchange exchange;
+  int64_t first = 0;
+  for (int peer = 0; peer < ranks_.size(); ++peer) {
+    exchange.sent.push_back({first_token(routing, ranks_.rank(), peer), count(ranks_.rank(), peer)});
+    exchange.received.push_back({first, count(peer, ranks_.rank())});
+    first += exchange.received.back().count;
+  }
+  return exchange;
+}
+
+int64_t ExpertDispatch::received_tokens(const Routing& routing, int to) const {
+  int64_t tokens = 0;
+  for (int from = 0; from < ranks_.size(); ++from)
+    tokens += first_token(routing, from, to + 1) - first_token(routing, from, to);
+  return tokens;
+}
+
 int ExpertDispatch::count_rounds(const Routing& routing) const {
   int64_t max_rows = 1;
   for (int to = 0; to < ranks_.size(); ++to) {
     int64_t rows = 0;
     for (int from = 0; from < ranks_.size(); ++from) {
-      const int32_t* const first = &routing.host[static_cast<size_t>(from * (experts_ + 1))];
+      const int32_t* const first = &routing.host[static_cast<size_t>(from * fields())];
       rows += int64_t{first[(to + 1) * own_experts()]} - first[to * own_experts()];
     }
     max_rows = std::max(max_rows, rows);
@@ -127,28 +174,52 @@ int ExpertDispatch::count_rounds(const Routing& routing) const {
 
 // --- dispatch ----------------------------------------------------------------------------------------------
 
+Tensor ExpertDispatch::own_offsets(const Routing& routing) const {
+  const Tensor own = routing.counts.slice_rows(ranks_.rank(), 1).view({fields(), 1});
+  return own.slice_rows(0, experts_ + 1).view({experts_ + 1});
+}
+
+Tensor ExpertDispatch::own_token_offsets(const Routing& routing) const {
+  const Tensor own = routing.counts.slice_rows(ranks_.rank(), 1).view({fields(), 1});
+  return own.slice_rows(experts_ + 1, ranks_.size() + 1).view({ranks_.size() + 1});
+}
+
+void ExpertDispatch::order_tokens(const Context& context, const Tensor& row_of, const Tensor& offsets,
+                                  const Routing& routing) const {
+  const Tensor token_offsets = own_token_offsets(routing);
+  kernels::token_ranks(context, {.row_of = row_of, .offsets = offsets, .ranks = token_ranks_});
+  kernels::expert_rows(
+      context,
+      {.experts = token_ranks_, .offsets = token_offsets, .row_of = token_row_of_, .source = token_source_});
+  kernels::token_slots(context, {.row_of = row_of,
+                                 .offsets = offsets,
+                                 .token_row_of = token_row_of_,
+                                 .token_offsets = token_offsets,
+                                 .slots = sent_slots_});
+}
+
 void ExpertDispatch::count(const Context& context, const Tensor& offsets, Routing& routing) const {
   ExpertRanks::Stream& stream = ranks_.stream(context);
   if (stream.counts.bytes() < routing.counts.bytes())
     stream.counts = HostBuffer(context, routing.counts.bytes());
+  context.copy(own_offsets(routing), offsets);
   stream.ready.record(context);
   stream.ready.wait(stream.context);
-  ranks_.group().all_gather(stream.context, offsets, routing.counts);
+  ranks_.group().all_gather(stream.context, routing.counts.slice_rows(ranks_.rank(), 1), routing.counts);
   stream.context.copy_to_host(stream.counts.as<void>(), routing.counts);
   routing.rounds = 0;
 }
 
-void ExpertDispatch::pack(const Context& context, const Tensor& x, const Tensor& probs, const Tensor& numbers,
+void ExpertDispatch::pack(const Context& context, const Tensor& probs, const Tensor& numbers,
                           const Tensor& source) const {
-  if (!fp8_x_) kernels::permute(context, {.x = x, .source = source, .topk = topk_, .rows = sent_});
   kernels::gather_values(context, {.x = probs, .index = source, .out = sent_probs_});
   if (numbers_) kernels::gather_values(context, {.x = numbers, .index = source, .out = sent_numbers_});
   ranks_.stream(context).ready.record(context);
 }
 
-void ExpertDispatch::pack_gradients(const Context& context, const Tensor& dy, const Tensor& source) const {
-  if (!fp8_dy_)
-    kernels::permute(context, {.x = dy, .source = source, .topk = topk_, .rows = sent_gradients_});
+void ExpertDispatch::pack_gradients(const Context& context, const Routing& routing, const Tensor& dy,
+                                    const Tensor& source) const {
+  if (!fp8_dy_) copy_rows(context, routing, true, dy, source);
 }
 
 void ExpertDispatch::wait_for_counts(const Context& context, Routing& routing) const {
@@ -158,22 +229,67 @@ void ExpertDispatch::wait_for_counts(const Context& context, Routing& routing) c
     const parallel::Watchdog::Guard guard(stream.context, "the numbers of tokens per expert");
     stream.context.synchronize();
   }
-  const int64_t stride = experts_ + 1;
-  for (size_t i = 0; i < routing.host.size(); ++i)  // a trace has a balanced load
-    routing.host[i] = context.executes()
-                          ? stream.counts.as<int32_t>()[i]
-                          : static_cast<int32_t>(static_cast<int64_t>(i) % stride * sent_rows() / experts_);
+  const auto share = expected_token_share(experts_, topk_, ranks_.size());
+  const auto tokens = static_cast<int64_t>(share * static_cast<double>(dims_.tokens));
+  for (size_t i = 0; i < routing.host.size(); ++i) {
+    const int64_t field = static_cast<int64_t>(i) % fields(), rank = field - (experts_ + 1);
+    const int64_t balanced = rank < 0 ? field * sent_rows() / experts_ : rank * tokens;  // in a trace
+    routing.host[i] = context.executes() ? stream.counts.as<int32_t>()[i] : static_cast<int32_t>(balanced);
+  }
   routing.rounds = count_rounds(routing);
 }
 
-// `ready` has been recorded after the last write of the sent rows, or of the tokens.
+ExpertDispatch::RowMemory ExpertDispatch::row_memory(const Routing& routing, bool dy) const {
+  if (!dy) return {sent_, received_};
+  if (fp8_x_ && fp8_dy_) {
+    const int64_t sent = sent_tokens(routing, ranks_.rank()),
+                  received = received_tokens(routing, ranks_.rank());
+    return {sent_.slice_rows(sent, sent_rows() - sent), received_.slice_rows(received, capacity_ - received)};
+  }
+  const auto rows = [&](const Tensor& memory) {
+    const int64_t bytes = dims_.hidden * static_cast<int64_t>(dtype_size(dims_.dtype));
+    return Tensor{memory.data, dims_.dtype, {static_cast<int64_t>(memory.bytes()) / bytes, dims_.hidden}};
+  };
+  return {rows(sent_gradients_), rows(received_gradients_)};
+}
+
+// Copies tokens of x, or dy, to the sent rows.
+void ExpertDispatch::copy_rows(const Context& context, const Routing& routing, bool dy, const Tensor& x,
+                               const Tensor& source) const {
+  const bool tokens = sends_tokens(routing, dy);
+  const int64_t count = tokens ? sent_tokens(routing, ranks_.rank()) : sent_rows();
+  kernels::permute(context, {.x = x,
+                             .source = tokens ? token_source_.slice_rows(0, count) : source,
+                             .topk = tokens ? ranks_.size() : topk_,
+                             .rows = row_memory(routing, dy).sent.slice_rows(0, count)});
+}
+
+// Sends x or dy. `rows`: of selections.
+void ExpertDispatch::send(const Context& context, const Routing& routing, int round, const Exchange& rows,
+                          const Sent& sent, bool dy) const {
+  ExpertRanks::Stream& stream = ranks_.stream(context);
+  const SentTokens& tokens_of = dy ? sent.dy : sent.x;
+  const bool fp8 = dy ? fp8_dy_ : fp8_x_, tokens = sends_tokens(routing, dy);
+  if (fp8 && !tokens) return send_fp8(stream.context, rows, sent, dy);
+  if (round == 0 && (!dy || fp8))  // otherwise by pack_gradients()
+    copy_rows(stream.context, routing, dy, tokens_of.values, sent.source);
+  if (round == 0 && !dy) {  // x may be overwritten in the next step
+    stream.copied.record(stream.context);
+    stream.copied.wait(context);
+  }
+  const RowMemory memory = row_memory(routing, dy);
+  const Exchange there = tokens ? token_exchange(routing) : rows;
+  ranks_.group().all_to_all(stream.context, memory.sent, there.sent, memory.received, there.received);
+}
+
+// `ready` has been recorded after the last write of what belongs to selections, and of the tokens.
 void ExpertDispatch::launch(const Context& context, const Routing& routing, int round,
                             const Sent& sent) const {
   const ProfileLabel label(name_ + ".dispatch");
   ExpertRanks::Stream& stream = ranks_.stream(context);
   const Exchange rows = exchange(routing, round);
   stream.ready.wait(stream.context);
-  const auto send = [&](const Tensor& from, const Tensor& to) {
+  const auto send_values = [&](const Tensor& from, const Tensor& to) {
     ranks_.group().all_to_all(stream.context, from, rows.sent, to, rows.received);
   };
   if (fp8_x_ || fp8_dy_)
@@ -182,12 +298,22 @@ void ExpertDispatch::launch(const Context& context, const Routing& routing, int 
                                           .round = round,
                                           .capacity = capacity_,
                                           .ranges = ranges_});
-  fp8_x_ ? send_fp8(stream.context, rows, sent, false) : send(sent_, received_);
-  send(sent_probs_, received_probs_);
-  if (numbers_) send(sent_numbers_, received_numbers_);
-  if (sent.gradients())
-    fp8_dy_ ? send_fp8(stream.context, rows, sent, true) : send(sent_gradients_, received_gradients_);
+  send(context, routing, round, rows, sent, false);
+  send_values(sent_probs_, received_probs_);
+  if (numbers_) send_values(sent_numbers_, received_numbers_);
+  if (routing.rounds == 1) send_values(sent_slots_, received_slots_);
+  if (sent.gradients()) send(context, routing, round, rows, sent, true);
   stream.done.record(stream.context);
+}
+
+ExpertDispatch::Received ExpertDispatch::received(const Context& context, const Routing& routing,
+                                                  const Sent& sent, bool dy) const {
+  const SentTokens& tokens = dy ? sent.dy : sent.x;
+  if (sends_tokens(routing, dy)) return {row_memory(routing, dy).received, received_source_, slots()};
+  if (!(dy ? fp8_dy_ : fp8_x_)) return {row_memory(routing, dy).received, source_};
+  const Fp8Memory memory = fp8_memory(dy, tokens.operand.rowwise.dtype);
+  count_fp8(context, tokens, dy);
+  return {memory.received.slice_rows(memory.first_received, capacity_), source_};
 }
 
 ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routing& routing, int round,
@@ -199,22 +325,20 @@ ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routi
   }
   stream.done.wait(context);
   const ProfileLabel label(name_ + ".dispatch");
-  kernels::dispatch_rows(context, {.counts = routing.counts,
-                                   .first_expert = ranks_.rank() * own_experts(),
-                                   .round = round,
-                                   .alignment = alignment_,
-                                   .offsets = offsets_,
-                                   .segments = segments_,
-                                   .source = source_,
-                                   .row_of = row_of_});
-  Rows rows{offsets_, source_, received_probs_, received_, received_gradients_, received_numbers_};
-  const auto received = [&](const SentTokens& tokens, bool dy) {
-    const Fp8Memory memory = fp8_memory(dy, tokens.operand.rowwise.dtype);
-    count_fp8(context, tokens, dy);
-    return memory.received.slice_rows(memory.first_received, capacity_);
-  };
-  if (fp8_x_) rows.received = received(sent.x, false);
-  if (fp8_dy_ && sent.gradients()) rows.gradients = received(sent.dy, true);
+  kernels::DispatchRows order{.counts = routing.counts,
+                              .first_expert = ranks_.rank() * own_experts(),
+                              .round = round,
+                              .alignment = alignment_,
+                              .offsets = offsets_,
+                              .segments = segments_,
+                              .source = source_,
+                              .row_of = row_of_};
+  if (routing.rounds == 1)
+    order.slots = received_slots_, order.token_source = received_source_, order.token_rows = received_rows_;
+  kernels::dispatch_rows(context, order);
+  Rows rows{offsets_, source_, received_probs_, {}, {}, received_numbers_};
+  rows.x = received(context, routing, sent, false);
+  if (sent.gradients()) rows.dy = received(context, routing, sent, true);
   return rows;
 }
 
@@ -301,17 +425,29 @@ void ExpertDispatch::send_back(const Context& context, const Routing& routing, i
                                bool gradients) const {
   const ProfileLabel label(name_ + ".combine");
   ExpertRanks::Stream& stream = ranks_.stream(context);
-  const Exchange there = exchange(routing, round);
-  kernels::permute(context, {.x = rows, .source = row_of_, .rows = received_});
+  const Exchange selections = exchange(routing, round);
+  const bool tokens = routing.rounds == 1;
+  if (tokens) {
+    const int64_t count = received_tokens(routing, ranks_.rank());
+    kernels::unpermute(
+        context,
+        {.rows = rows, .row_of = received_rows_.slice_rows(0, count), .y = received_.slice_rows(0, count)});
+  } else {
+    kernels::permute(context, {.x = rows, .source = row_of_, .rows = received_});
+  }
   stream.ready.record(context);
   stream.ready.wait(stream.context);
-  const auto send = [&](const Tensor& received, const Tensor& sent) {
+  const auto send = [&](const Exchange& there, const Tensor& received, const Tensor& sent) {
     ranks_.group().all_to_all(stream.context, received, there.received, sent, there.sent);
   };
-  send(received_, sent_);
-  if (gradients) send(received_d_probs_, sent_d_probs_);
+  send(tokens ? token_exchange(routing) : selections, received_, sent_);
+  if (gradients) send(selections, received_d_probs_, sent_d_probs_);
   stream.done.record(stream.context);
   stream.done.wait(context);
+}
+
+ExpertDispatch::Returned ExpertDispatch::returned(const Routing& routing, const Tensor& row_of) const {
+  return {sent_, routing.rounds == 1 ? Tensor(token_row_of_) : row_of};
 }
 
 void ExpertDispatch::returned_d_probs(const Context& context, const Tensor& row_of,

@@ -244,8 +244,9 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   route(context, a, pass);
   number_rows(context, a, pass);
   if (dispatch_) {
+    dispatch_->order_tokens(context, a.row_of, a.offsets, a.routing);
     if (pass.kind != PassKind::recompute) dispatch_->count(context, a.offsets, a.routing);
-    dispatch_->pack(context, a.input, a.probs, numbers_, a.source);
+    dispatch_->pack(context, a.probs, numbers_, a.source);
   }
   // 2. Up projection of the experts and of the shared expert.
   if (!dispatch_) {
@@ -277,8 +278,9 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   if (has_shared())
     a.shared_fc2_ready = shared_fc2_->forward(context, a.shared_fc2_input,
                                               shared_rows(a.shared_fc2_input.high_precision), shared, pass);
-  kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned() : a.fc2_out,
-                               .row_of = a.row_of,
+  const ExpertDispatch::Returned results = returned(a, a.fc2_out);
+  kernels::unpermute(context, {.rows = results.rows,
+                               .row_of = results.row_of,
                                .addend = has_shared() ? shared : Tensor{},
                                .gate = a.gate,
                                .y = y});
@@ -301,8 +303,7 @@ void MoeFeedForward::forward_rounds(const Context& context, Activations& a, cons
   const Pass own = pass_of_rounds(a, pass);
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, sent);
-    fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows, rows.received)), a.fc1_out,
-                  own);
+    fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows, rows.x)), a.fc1_out, own);
     const ExpertRows activated = expert_activation(context, a, rows, fc2_->input_request(a.fc2_input, own));
     a.fc2_ready = fc2_->forward(context, a.fc2_input, activated, a.fc2_out, own);
     dispatch_->send_back(context, a.routing, round, a.fc2_out, false);
@@ -384,7 +385,8 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
         context, a.shared_fc2_input, shared_rows(a.shared_fc2_input.high_precision), recomputed);
   }
   if (dispatch_) {
-    dispatch_->pack_gradients(context, dy, a.source);
+    dispatch_->order_tokens(context, a.row_of, a.offsets, a.routing);
+    dispatch_->pack_gradients(context, a.routing, dy, a.source);
   } else {
     if (recompute_input) {
       const ExpertRows activated =
@@ -410,7 +412,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
           shared_fc1_->complete_input(context, a.shared_fc1_input, shared_rows(a.input), recomputed);
   }
   if (dispatch_) {
-    dispatch_->pack(context, a.input, a.probs, numbers_, a.source);
+    dispatch_->pack(context, a.probs, numbers_, a.source);
     sent = sent_tokens(a, pass_of_rounds(a, recomputed));
     sent.dy.values = dy;
     if (fc2_->grad_sent_quantized()) sent.dy.operand = fc2_->sent_grad(g.fc2, pass);
@@ -423,10 +425,10 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   if (has_shared())
     shared_fc1_->backward(context, g.shared_fc1, shared_rows(a.shared_fc1_out), a.shared_fc1_ready, dx, pass);
   if (dispatch_) backward_rounds(context, a, g, sent, pass, static_cast<bool>(recompute_input));
-  kernels::unpermute(context, {.rows = dispatch_ ? dispatch_->returned() : d_input_rows_,
-                               .row_of = a.row_of,
-                               .addend = has_shared() ? dx : Tensor{},
-                               .y = dx});
+  const ExpertDispatch::Returned results = returned(a, d_input_rows_);
+  kernels::unpermute(
+      context,
+      {.rows = results.rows, .row_of = results.row_of, .addend = has_shared() ? dx : Tensor{}, .y = dx});
   // 1'. Router.
   router_backward(context, a, dx, pass);
 }
@@ -439,7 +441,7 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
   const Pass recomputed = pass_of_rounds(a, pass.recomputed());
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, sent);
-    const ExpertRows x = input_rows(context, a, received(rows, rows.received));
+    const ExpertRows x = input_rows(context, a, received(rows, rows.x));
     const ReadyOperand input = again ? fc1_->forward(context, a.fc1_input, x, a.fc1_out, recomputed)
                                      : fc1_->complete_input(context, a.fc1_input, x, recomputed);
     if (again || recompute_activation) {
@@ -447,7 +449,7 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
           expert_activation(context, a, rows, fc2_->recomputed_input_request(a.fc2_input, recomputed));
       a.fc2_ready = fc2_->complete_input(context, a.fc2_input, activated, recomputed);
     }
-    const ExpertRows d_rows = fc2_->grad_rows(context, received(rows, rows.gradients), g.fc2.high_precision);
+    const ExpertRows d_rows = fc2_->grad_rows(context, received(rows, rows.dy), g.fc2.high_precision);
     fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
     const ExpertRows d_fc1 =
         expert_activation_backward(context, a, rows, dispatch_->d_probs(), fc1_->grad_request(g.fc1, pass));

@@ -160,8 +160,12 @@ class MoeFeedForward final : public FeedForward {
   ExpertRows tokens_of(const Activations& a, const Tensor& tokens) const {
     return {tokens, a.offsets, a.source, rule_.topk, numbers_, a.source};
   }
-  static ExpertRows received(const Rows& rows, const Tensor& values) {
-    return {values, rows.offsets, rows.source, 1, rows.numbers, rows.source};
+  static ExpertRows received(const Rows& rows, const ExpertDispatch::Received& from) {
+    return {from.values, rows.offsets, from.source, from.topk, rows.numbers, rows.source};
+  }
+  /// What each token sums; `own`: the rows of this rank's experts, which are all without a dispatch.
+  ExpertDispatch::Returned returned(const Activations& a, const Tensor& own) const {
+    return dispatch_ ? dispatch_->returned(a.routing, a.row_of) : ExpertDispatch::Returned{own, a.row_of};
   }
   /// Rows in the order of the experts.
   static ExpertRows ordered(const Rows& rows, const Tensor& values, const kernels::Fp8Output& fp8) {
@@ -184,7 +188,7 @@ class MoeFeedForward final : public FeedForward {
                        const Pass& pass, bool recompute_activation);
   void router_backward(const Context& context, const Activations& a, const Tensor& dx,
                        const Pass& pass) const;
-  /// Whether rows are sent to other ranks as FP8 (expert_dispatch.h).
+  /// Whether rows can be sent to other ranks as FP8 (expert_dispatch.h).
   bool sends_fp8_inputs() const { return dispatch_ && fc1_->input_sent_quantized(); }
   bool sends_fp8_gradients() const { return dispatch_ && fc2_->grad_sent_quantized(); }
   int64_t row_alignment() const;

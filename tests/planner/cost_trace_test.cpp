@@ -124,19 +124,25 @@ TEST(CostTrace, NeedsNoMemory) {
   EXPECT_EQ(passes.output_layer.parameters.all(), int64_t{128256} * 8192 / 4 + 8192);
 }
 
-// The way to the experts has one byte per value instead of two; the way back has two.
-TEST(CostTrace, KnowsThatRowsAreSentAsFp8) {
-  const auto of = [](const char* setting) {
+// With two of eight experts a token goes to a rank in 22 of 28 cases, in BF16, or has one selection of it, as FP8.
+// Results and dx return in BF16. With four experts per token, tokens are less data.
+TEST(CostTrace, KnowsTheRowsThatAreSentToExperts) {
+  const auto of = [](const char* topk, const char* recipe) {
     const MicrobatchCost passes = trace_microbatch(
         testing::shipped_config(
             "llama7b_fp8", {"model.num_moe_experts=8", "model.moe_ffn_hidden_size=1024", "parallel.expert=2",
-                            "training.micro_batch_size=8", "training.global_batch_size=16", setting}),
+                            "training.micro_batch_size=8", "training.global_batch_size=16", topk, recipe}),
         testing::h200s(2), false);
     return std::pair{passes.layer(0).forward.communication, passes.layer(0).backward.communication};
   };
-  const auto bf16 = of("precision.fp8_recipe=blockwise"), fp8 = of("precision.fp8_recipe=delayed");
-  EXPECT_NEAR(fp8.first / bf16.first, 3.0 / 4, 0.02);
-  EXPECT_NEAR(fp8.second / bf16.second, 4.0 / 6, 0.02);
+  constexpr double kTokens = 22.0 / 28.0, kFourOfEight = 69.0 / 70.0;
+  const auto bf16 = of("model.moe_router_topk=2", "precision.fp8_recipe=blockwise"),
+             fp8 = of("model.moe_router_topk=2", "precision.fp8_recipe=delayed"),
+             four = of("model.moe_router_topk=4", "precision.fp8_recipe=delayed");
+  EXPECT_NEAR(fp8.first / bf16.first, (1 + 2 * kTokens) / (4 * kTokens), 0.03);
+  EXPECT_NEAR(fp8.second / bf16.second, (2 + 2 * kTokens) / (6 * kTokens), 0.03);
+  EXPECT_NEAR(four.first / bf16.first, kFourOfEight / kTokens, 0.03);
+  EXPECT_NEAR(four.second / bf16.second, kFourOfEight / kTokens, 0.03);
 }
 
 // A rank has four of eight experts of 3 x 4096 x 1024 weights in layers 3, 6 and so on, after dense layers. Few layers

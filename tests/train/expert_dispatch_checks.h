@@ -57,17 +57,21 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
       context, {.experts = experts, .alignment = 1, .offsets = offsets, .row_of = row_of, .source = source});
   const int own = static_cast<int>(c.experts) / group.size();
   for (const bool backward : {false, true}) {
+    dispatch.order_tokens(context, row_of, offsets, routing);
     if (!backward) dispatch.count(context, offsets, routing);
-    if (backward) dispatch.pack_gradients(context, dy, source);
-    dispatch.pack(context, x, probs, numbers, source);
+    if (backward) dispatch.pack_gradients(context, routing, dy, source);
+    dispatch.pack(context, probs, numbers, source);
     dispatch.wait_for_counts(context, routing);
     const model::ExpertDispatch::Sent sent{source, row_of, {x}, {backward ? dy.get() : Tensor{}}};
     dispatch.start(context, routing, sent);
     EXPECT_EQ(routing.rounds, c.rounds);
     for (int round = 0; round < routing.rounds; ++round) {
       const auto got = dispatch.receive(context, routing, round, sent);
-      kernels::permute(context, {.x = got.received, .source = got.source, .rows = x_rows});
-      if (backward) kernels::permute(context, {.x = got.gradients, .source = got.source, .rows = dy_rows});
+      const auto copy = [&](const model::ExpertDispatch::Received& from, const Tensor& to) {
+        kernels::permute(context, {.x = from.values, .source = from.source, .topk = from.topk, .rows = to});
+      };
+      copy(got.x, x_rows);
+      if (backward) copy(got.dy, dy_rows);
       std::vector<int32_t> ends(static_cast<size_t>(own) + 1), from(static_cast<size_t>(rows)),
           received_numbers(static_cast<size_t>(got.numbers.numel()));
       std::vector<float> received_probs(static_cast<size_t>(got.probs.numel()));
@@ -99,7 +103,8 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
       }
       dispatch.send_back(context, routing, round, y_rows, backward);
     }
-    kernels::unpermute(context, {.rows = dispatch.returned(), .row_of = row_of, .y = y});
+    const auto returned = dispatch.returned(routing, row_of);
+    kernels::unpermute(context, {.rows = returned.rows, .row_of = returned.row_of, .y = y});
     std::vector<float> expected = backward ? gradients : tokens;
     for (int64_t t = 0; t < c.tokens; ++t) {
       float factor = 0;

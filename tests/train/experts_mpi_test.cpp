@@ -1,5 +1,7 @@
 // Expert parallelism: the dispatch of tokens, and its rounds in a training step. layout_mpi_test.cpp compares losses,
 // gradients and weights with one rank.
+#include <cmath>
+
 #include "expert_dispatch_checks.h"
 #include "layout_cases.h"
 #include "random_steps.h"
@@ -17,6 +19,22 @@ TEST(ExpertParallel, DispatchReachesTheExpertsAndReturns) {
   const Context cpu = Context::cpu();
   const Groups groups = Groups::connect(world(), cpu, ProcessGrid::of(size, 1, 1, 1, size));
   check_dispatches(cpu, groups.expert());
+}
+
+// Copies of a rank's own rows stand for those of others, whose numbers and slots differ.
+TEST(ExpertParallel, StepsWithoutCommunicationAreFinite) {
+  if (world().size() > 1) GTEST_SKIP() << "one rank computes alone";
+  for (const int64_t topk : {2, 4})
+    for (const Precision precision : {Precision::bf16, Precision::delayed}) {
+      config::Config config = make_config({.family = Family::llama,
+                                           .precision = precision,
+                                           .model_variant = ModelVariant::experts,
+                                           .expert = 2});
+      config.model.moe_router_topk = topk;
+      const Groups groups = Groups::no_communication(ProcessGrid::of(2, 1, 1, 1, 2), 0);
+      for (const float value : run_random_steps(Context::cpu(), config, groups, 2))
+        EXPECT_TRUE(std::isfinite(value));
+    }
 }
 
 /// The routing of the second step if all tokens are equal.
@@ -107,7 +125,8 @@ TEST(ExpertParallel, TheGlobalBalanceLossCountsTheSelectionsOfAllRanks) {
   }
 }
 
-// Inputs of GEMMs are scaled per row and 128 columns, so the first loss is that of all experts on every rank.
+// Inputs of GEMMs are scaled per row and 128 columns, so the first loss is that of all experts on every rank. FP32, as
+// the ranks' sums of a token's results are rounded.
 TEST(ExpertParallel, BlockwiseScalesOfRowsDoNotDependOnTheRanks) {
   const int size = world().size();
   if (size == 1 || size > 4) GTEST_SKIP() << "two or four ranks divide eight experts";
@@ -117,6 +136,7 @@ TEST(ExpertParallel, BlockwiseScalesOfRowsDoNotDependOnTheRanks) {
                                        .model_variant = ModelVariant::experts,
                                        .expert = size});
   config.model.hidden_size = 128, config.model.kv_channels = 32, config.model.moe_ffn_hidden_size = 64;
+  config.precision.dtype = config::ComputeDType::fp32;
   const auto run = [&](int expert, double factor) {
     config.parallel.expert = expert;
     config.parallel.moe_dispatch_factor = factor;

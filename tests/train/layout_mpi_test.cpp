@@ -61,7 +61,7 @@ constexpr Bounds kFp32Bounds{.first = 5e-6, .later = 2e-5, .mains = 5e-5, .loss 
 // depends on the compiler and BLAS in which case that happens. The gradients of step 1 are not affected. A router's
 // bias then moves in the other direction, and is not compared.
 constexpr Bounds kNearTieBounds{.first = 5e-6, .later = 0.6, .mains = 0.2, .loss = 2e-2, .norm = 0.1};
-constexpr double kRoundings = 6.0;  // 4.2 was measured in a build without vectorization
+constexpr double kRoundings = 7.0;  // 6.1 was measured with rounded sums of tensor- and expert-parallel ranks
 /// Relative change of a loss due to BF16 alone: half a unit in the last place, as if no two roundings cancelled. The
 /// measured rounding error is one number per step, sometimes near zero by chance.
 constexpr double kBf16Loss = 0x1p-9;
@@ -300,7 +300,10 @@ TEST_P(Layout, EqualsOneRank) {
   Difference actual = difference(ranks, one);
   // Each round of a dispatch has its own current scales, also in the calibration of delayed ones.
   const bool other_scales = c.dispatch_factor < 1 && c.fp8();
-  const bool rounded_at_once = rounded && (c.tensor > 1 || c.context > 1 || c.bf16_grads || other_scales);
+  // In a single round each rank rounds the sums of its experts' results.
+  const bool rounds_results = c.expert > 1 && c.dispatch_factor >= 1;
+  const bool rounded_at_once =
+      rounded && (c.tensor > 1 || c.context > 1 || c.bf16_grads || other_scales || rounds_results);
   const bool near_tie =
       !exact && !rounded && config.model.num_moe_experts > 0 && actual.loss > kFp32Bounds.loss;
   const Bounds& inexact = near_tie ? kNearTieBounds : kFp32Bounds;
@@ -341,7 +344,7 @@ TEST_P(Layout, EqualsOneRank) {
       const double scales = fp8_difference(ranks, one);
       // A power-of-two scale halves as soon as the amax passes a power of two.
       const double bound = c.recipe() == Fp8Recipe::tensorwise ? 1.0 : kAmaxBound;
-      EXPECT_LE(scales, c.tensor == 1 && c.context == 1 && !other_scales ? 0.0 : bound);
+      EXPECT_LE(scales, c.tensor == 1 && c.context == 1 && !other_scales && !rounds_results ? 0.0 : bound);
       measured += fmt::format(" fp8 state {:.1e}", scales);
     }
   }

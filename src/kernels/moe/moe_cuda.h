@@ -22,6 +22,8 @@ void router_backward(const Context& context, const RouterBackward& args);
 void router_bias_update(const Context& context, const RouterBiasUpdate& args);
 void expert_rows(const Context& context, const ExpertRows& args);
 void limit_experts(const Context& context, const LimitExperts& args);
+void token_ranks(const Context& context, const TokenRanks& args);
+void token_slots(const Context& context, const TokenSlots& args);
 void dispatch_rows(const Context& context, const DispatchRows& args);
 void gather_values(const Context& context, const GatherValues& args);
 void permute(const Context& context, const Permute& args);

@@ -209,6 +209,7 @@ void expert_rows(const Context& context, const ExpertRows& a) {
 void permute(const Context& context, const Permute& a) {
   const int64_t cols = a.x.cols();
   const auto blocks = static_cast<unsigned>(a.source.numel());
+  if (blocks == 0) return;  // a rank of expert parallelism may send or receive nothing
   visit_rows(a.x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     auto* const kernel =
@@ -222,6 +223,7 @@ void permute(const Context& context, const Permute& a) {
 void unpermute(const Context& context, const Unpermute& a) {
   const int64_t cols = a.y.cols();
   const auto blocks = static_cast<unsigned>(a.y.rows());
+  if (blocks == 0) return;
   visit_rows(a.y.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const bool vectors = has_vectors({a.rows, a.addend, a.y}, cols);

@@ -15,8 +15,8 @@ using Range = int4;
 
 /// Thread e has expert e. All threads of a rank's experts sum the same counts, which are few.
 __global__ void __launch_bounds__(kThreads)
-    sent_ranges_kernel(const int32_t* counts, int ranks, int experts, int rank, int64_t begin, int64_t end,
-                       Range* ranges) {
+    sent_ranges_kernel(const int32_t* counts, int ranks, int stride, int experts, int rank, int64_t begin,
+                       int64_t end, Range* ranges) {
   const int e = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (e >= experts) return;
   const int own = experts / ranks, first_expert = e / own * own;
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   int64_t position = 0;
   for (int other = first_expert; other < first_expert + own; ++other)
     for (int from = 0; from < ranks; ++from) {
-      const int32_t* const first = counts + int64_t{from} * (experts + 1) + other;
+      const int32_t* const first = counts + int64_t{from} * stride + other;
       const int64_t start = first[0], count = first[1] - start;
       if (from == rank) {
         const auto at = [&](int64_t limit) {
@@ -230,8 +230,8 @@ void sent_ranges(const Context& context, const SentRanges& a) {
   const auto experts = static_cast<int>(a.ranges.rows());
   TE_CHECK(is_aligned(a.ranges.data, 16), "sent_ranges: ranges must be aligned to 16 bytes");
   sent_ranges_kernel<<<ceil_div(experts, kThreads), kThreads, 0, cuda_stream(context)>>>(
-      a.counts.as<int32_t>(), static_cast<int>(a.counts.rows()), experts, static_cast<int>(a.rank),
-      a.round * a.capacity, (a.round + 1) * a.capacity, a.ranges.as<Range>());
+      a.counts.as<int32_t>(), static_cast<int>(a.counts.rows()), static_cast<int>(a.counts.cols()), experts,
+      static_cast<int>(a.rank), a.round * a.capacity, (a.round + 1) * a.capacity, a.ranges.as<Range>());
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -62,7 +62,7 @@ TEST(Moe, RouterSelectsTheBestExperts) {
         for (size_t e = 0; e < key.size(); ++e) key[e] += static_cast<double>(bias[e]);
       std::vector<int32_t> best = best_experts(c.rule, key);
       for (size_t i = 0; c.rule.in_turn && i < best.size(); ++i)
-        best[i] = static_cast<int32_t>((t * c.rule.topk + static_cast<int64_t>(i)) % c.experts);
+        best[i] = static_cast<int32_t>((t + static_cast<int64_t>(i) * (c.experts / c.rule.topk)) % c.experts);
       double sum = 0.0;
       for (const int32_t e : best) sum += scores[static_cast<size_t>(e)];
       for (int64_t i = 0; i < c.rule.topk; ++i) {

@@ -225,7 +225,7 @@ std::vector<Row> current() {
     return batch(1, 4) + Settings{"model.seq_length=" + std::to_string(tokens), "parallel.context=4",
                                   "parallel.shard=parameters"};
   };
-  const Settings kFull{"training.recompute=full"};
+  const Settings kFull{"training.recompute=full"}, kKeptWeights{"precision.fp8_keep_weights=both"};
   const Settings kAdapter{"adapter.type=lora", "adapter.rank=16", "checkpoint.init_from=base",
                           "training.recompute=none", "model.seq_length=4096"};
   return {
@@ -237,6 +237,13 @@ std::vector<Row> current() {
       row("7B, TP2, microbatch 4", l7, 2, batch(4, 32) + Settings{"parallel.tensor=2"}, 18201),
       row("8B, BF16, DP2", "llama3.1_8b_bf16", 2, batch(1, 16), 11100),
       row("8B, DP2", l8, 2, batch(1, 16), 15563),
+      row("7B, DP2, FP8 weights kept", l7, 2, batch(2, 32) + kKeptWeights, 21683),
+      row("7B, PP2 zero_bubble", l7, 2, batch(2, 32) + kPipeline2 + kZeroBubble + kKeepAll, 20470),
+      row("7B, PP2 zero_bubble, FP8 weights kept", l7, 2,
+          batch(2, 32) + kPipeline2 + kZeroBubble + kKeepAll + kKeptWeights, 20948),
+      row("8B, DP2, shard gradients, microbatch 2", l8, 2, batch(2, 16) + zero("gradients"), 16199),
+      row("8B, DP2, shard gradients, microbatch 2, FP8 output layer", l8, 2,
+          batch(2, 16) + zero("gradients") + Settings{"precision.fp8_output_layer=true"}, 16612),
       row("8B, adapter, BF16", "llama3.1_8b_bf16", 1, batch(1, 8) + kAdapter, 15426),
       row("8B, adapter", l8, 1, batch(1, 8) + kAdapter, 20326),
       row("8B, offload", l8, 1, batch(1, 16) + Settings{"optimizer.offload=state"}, 12919),

@@ -98,7 +98,8 @@ void router_forward_cpu(const RouterForward& a) {
       });
     int32_t* const selected = a.experts.as<int32_t>() + t * topk;
     if (a.rule.in_turn)
-      for (int64_t i = 0; i < topk; ++i) selected[i] = static_cast<int32_t>((t * topk + i) % experts);
+      for (int64_t i = 0; i < topk; ++i)
+        selected[i] = static_cast<int32_t>((t + i * (experts / topk)) % experts);
     else
       select_experts(a.rule, experts, key.data(), candidate, selected);
     float sum = kScoreEpsilon;

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   warp_groups(rule, experts, shared.key, shared.candidate, shared.sums, shared.taken);
   float sum = kScoreEpsilon;
   for (int slot = 0; slot < topk; ++slot) {
-    const int e = rule.in_turn ? static_cast<int>((t * topk + slot) % experts)
+    const int e = rule.in_turn ? static_cast<int>((t + slot * (experts / topk)) % experts)
                                : warp_first(shared.key, shared.candidate, experts);
     __syncwarp();
     if (lane == 0) {

@@ -167,8 +167,12 @@ std::vector<Transfer> transfers_of(const config::Config& config, const Groups& g
     if (sends_fp8_rows(config, dims.dtype))
       add_rows("FP8 selections of a balanced load, to their experts", DType::e4m3,
                static_cast<double>(topk) / grid.experts);
-    add_rows("tokens of a balanced load, to their experts or back", dims.dtype,
-             model::expected_token_share(experts, topk, grid.experts));
+    if (config.parallel.moe_dispatch_factor < 1)  // several rounds
+      add_rows("selections of a balanced load, to their experts or back", dims.dtype,
+               static_cast<double>(topk) / grid.experts);
+    else
+      add_rows("tokens of a balanced load, to their experts or back", dims.dtype,
+               model::expected_token_share(experts, topk, grid.experts));
   }
   for (const GradientGroup group : kGradientGroups) add_buckets(config, groups, planned, group, add);
   if (grid[Axis::pipeline] > 1) {

@@ -90,14 +90,14 @@ def session(name, device, ranks, common, unit, rows):
 def sessions(folder, ranks, commit, known):
     """The three tables; `known` has those of the file, by name."""
     common = {"date": datetime.date.today().isoformat(), "commit": commit, "source": "docs/results/benchmarks.md"}
-    several = [name for name, _, _ in SEVERAL_GPUS + FOUR_GPUS]
+    several = ["fsdp2.jsonl", *(f"{name}.json" for name, _, _ in SEVERAL_GPUS + FOUR_GPUS)]
     found = dict(known)
     if any((folder / name).exists() for name in MODELS) or "pytorch" not in known:
         found["pytorch"] = one_gpu(folder, common)
-    if any((folder / f"{name}.json").exists() for name in several) or "several_gpus" not in known:
+    if any((folder / name).exists() for name in several) or "several_gpus" not in known:
         found["several_gpus"] = several_gpus(folder, ranks, common)
     if (folder / "layer_70b.json").exists() or "layer" not in known:
-        device = found["several_gpus"]["gpu"]
+        device = json.loads((folder / "layer_70b.json").read_text())["device"]
         found["layer"] = session("layer", device, ranks, common, "ms", [layer(folder / "layer_70b.json", ranks)])
     return list(found.values())
 

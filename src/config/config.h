@@ -143,7 +143,7 @@ struct ModelConfig {
   double moe_router_topk_scaling_factor = 1.0;  ///< of the probabilities
   int64_t moe_router_num_groups = 1, moe_router_group_topk = 1;  ///< group-limited selection
   BalanceScope moe_router_load_balancing_type = BalanceScope::microbatch;
-  bool moe_router_force_load_balancing = false;  ///< a token's experts are on all ranks
+  bool moe_router_force_load_balancing = false;  ///< for benchmarks
   double moe_aux_loss_coeff = 0.0;
   double moe_z_loss_coeff = 0.0;
   double moe_expert_capacity_factor = 0.0;  ///< 0: no capacity

@@ -130,7 +130,7 @@ class ExpertDispatch {
                       const Tensor& source) const;
   /// The host waits for count().
   void wait_for_counts(const Context& context, Routing& routing) const;
-  /// Copies the tokens of x and starts the first round on another CUDA stream, after pack().
+  /// Copies the tokens of x, unless selections are FP8, and starts the first round on another stream, after pack().
   void start(const Context& context, const Routing& routing, const Sent& sent) const {
     launch(context, routing, 0, sent);
   }

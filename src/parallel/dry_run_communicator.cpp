@@ -25,8 +25,10 @@ void DryRunCommunicator::do_all_to_all(const Context& context, const Tensor& in,
                                        const Tensor& out, const RowRanges& received) {
   for (size_t peer = 0; peer < sent.size(); ++peer) {
     const int64_t count = std::min(sent[peer].count, received[peer].count);
+    const int64_t missing = received[peer].count - count;
     if (count > 0)
       context.copy(out.slice_rows(received[peer].first, count), in.slice_rows(sent[peer].first, count));
+    if (missing > 0) context.zero(out.slice_rows(received[peer].first + count, missing));
   }
 }
 

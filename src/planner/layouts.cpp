@@ -75,15 +75,16 @@ int64_t max_sharing_ranks(const Config& config, const parallel::ProcessGrid& gri
   return tensor * grid[Axis::context] * grid[Axis::data];
 }
 
-/// The variant that keeps FP8 weights in both layouts, which `auto` does not: faster, with more memory. The config
-/// itself where that is not possible.
-Config with_kept_weights(Config config) {
-  config::PrecisionConfig& precision = config.precision;
-  if (precision.fp8 != config::Fp8Mode::off && !config.adapter.on() &&
-      precision.fp8_keep_weights == config::Fp8KeptWeights::automatic &&
-      config.parallel.shard != config::Shard::parameters)
-    precision.fp8_keep_weights = config::Fp8KeptWeights::both;
-  return config;
+/// The variant that keeps FP8 weights in both layouts, which `auto` does not: faster, with more memory. Empty where
+/// that is not possible.
+std::optional<Config> with_kept_weights(const Config& config) {
+  if (config.precision.fp8 == config::Fp8Mode::off || config.adapter.on() ||
+      config.precision.fp8_keep_weights != config::Fp8KeptWeights::automatic ||
+      config.parallel.shard == config::Shard::parameters)
+    return std::nullopt;
+  Config kept = config;
+  kept.precision.fp8_keep_weights = config::Fp8KeptWeights::both;
+  return kept;
 }
 
 /// Variants that save memory and take more time.
@@ -199,15 +200,14 @@ class Search {
     return layout;
   }
 
-  enum class Fit : uint8_t { too_large, slower, best };
-  /// Replaces the best variant by a faster one that fits.
-  Fit improve(std::optional<Layout>& best, const Config& way, const parallel::ProcessGrid& grid) {
+  /// Replaces the best variant by a faster one that fits. Returns the bytes of a faster one that does not fit, else 0.
+  int64_t improve(std::optional<Layout>& best, const Config& way, const parallel::ProcessGrid& grid) {
     Layout candidate = layout(way, grid);
-    if (best && candidate.time.total() >= best->time.total()) return Fit::slower;
+    if (best && candidate.time.total() >= best->time.total()) return 0;
     candidate.memory_bytes = planned_bytes_(way, grid);
-    if (candidate.memory_bytes > result_.capacity_bytes) return Fit::too_large;
+    if (candidate.memory_bytes > result_.capacity_bytes) return candidate.memory_bytes;
     best = std::move(candidate);
-    return Fit::best;
+    return 0;
   }
 
   /// Adds the fastest variant of a layout of ranks that fits.
@@ -229,7 +229,8 @@ class Search {
         miss(way, grid, static_cast<int64_t>(least));
         continue;
       }
-      const double seconds = model_.min_seconds(with_kept_weights(way));
+      double seconds = model_.min_seconds(way);
+      if (const auto kept = with_kept_weights(way)) seconds = std::min(seconds, model_.min_seconds(*kept));
       candidates.emplace_back(seconds, std::move(way));
     }
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -237,9 +238,8 @@ class Search {
     std::optional<Layout> best;
     for (const auto& [least, way] : candidates) {
       if (best && least >= best->time.total()) break;
-      if (improve(best, with_kept_weights(way), grid) == Fit::too_large &&
-          improve(best, way, grid) == Fit::too_large)
-        miss(way, grid, planned_bytes_(way, grid));
+      if (const auto kept = with_kept_weights(way)) improve(best, *kept, grid);
+      if (const int64_t bytes = improve(best, way, grid); bytes > 0) miss(way, grid, bytes);
     }
     if (!best) return;
     best->settings = settings_of(best->config, config_);

@@ -40,6 +40,11 @@ inline std::vector<int32_t> choices_of(const TokensCase& c, int64_t rank) {
   return all;
 }
 
+/// Values of another layer, which would be valid: outputs must not keep them.
+inline void fill_stale(testing::TestTensor& list) {
+  list.fill_ints(std::vector<int32_t>(static_cast<size_t>(list.get().numel()), 1));
+}
+
 /// What a rank sends.
 struct SendingTokens {
   using T = testing::TestTensor;
@@ -55,7 +60,7 @@ struct SendingTokens {
         token_source(x, DType::i32, {c.tokens * c.ranks}),
         slots(x, DType::i32, {c.tokens * c.topk}) {
     experts.fill_ints(choices_of(c, rank));
-    slots.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.tokens * c.topk), -7));
+    for (testing::TestTensor* list : {&ranks, &token_row_of, &token_source, &slots}) fill_stale(*list);
     expert_rows(x, {.experts = experts, .offsets = offsets, .row_of = row_of, .source = source});
     token_ranks(x, {.row_of = row_of, .offsets = offsets, .ranks = ranks});
     expert_rows(x,
@@ -94,6 +99,7 @@ struct ReceivedTokens {
     }
     received.resize(static_cast<size_t>(capacity), -3);
     counts.fill_ints(fields), slots.fill_ints(received);
+    for (testing::TestTensor* list : {&source, &row_of, &token_source, &token_rows}) fill_stale(*list);
     dispatch_rows(x, {.counts = counts,
                       .first_expert = rank * c.own(),
                       .alignment = c.alignment,
@@ -106,5 +112,18 @@ struct ReceivedTokens {
                       .token_rows = token_rows});
   }
 };
+
+/// A dry run receives slots of other tokens than its counts say, which are ignored.
+inline void expect_slots_outside_ignored(const Context& context) {
+  const TokensCase c{20, 8, 3, 2, 16};
+  for (const int32_t slot : {1 << 20, -5}) {
+    std::deque<SendingTokens> senders;
+    for (int64_t rank = 0; rank < c.ranks; ++rank) senders.emplace_back(context, c, rank);
+    senders[1].slots.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.tokens * c.topk), slot));
+    const ReceivedTokens received(context, c, senders, 0);
+    const std::vector<int32_t> offsets = ints_of(senders[0].offsets), source = ints_of(received.token_source);
+    EXPECT_EQ(std::ssize(source) - std::count(source.begin(), source.end(), -1), offsets[4]) << slot;
+  }
+}
 
 }  // namespace te::kernels

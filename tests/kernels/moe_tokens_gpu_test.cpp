@@ -32,5 +32,10 @@ TEST(MoeTokensGpu, ListsEqualReference) {
   }
 }
 
+TEST(MoeTokensGpu, IgnoreSlotsOutsideTheReceivedTokens) {
+  TE_REQUIRE_GPU();
+  expect_slots_outside_ignored(Context::cuda(0));
+}
+
 }  // namespace
 }  // namespace te::kernels

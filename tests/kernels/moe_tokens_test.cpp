@@ -68,15 +68,8 @@ TEST(MoeTokens, ListsFollowTheirDefinition) {
   }
 }
 
-// A dry run receives slots of other tokens than its counts say.
 TEST(MoeTokens, IgnoreSlotsOutsideTheReceivedTokens) {
-  const TokensCase c{20, 8, 3, 2, 16};
-  std::deque<SendingTokens> senders;
-  for (int64_t rank = 0; rank < c.ranks; ++rank) senders.emplace_back(cpu(), c, rank);
-  senders[1].slots.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.tokens * c.topk), 1 << 20));
-  const ReceivedTokens received(cpu(), c, senders, 0);
-  const std::vector<int32_t> offsets = ints_of(senders[0].offsets), source = ints_of(received.token_source);
-  EXPECT_EQ(std::ssize(source) - std::count(source.begin(), source.end(), -1), offsets[4]);
+  expect_slots_outside_ignored(cpu());
 }
 
 }  // namespace

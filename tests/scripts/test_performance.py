@@ -126,7 +126,7 @@ class Performance(InFolder):
         self.assertEqual(result.returncode, 2)
         self.assertIn("a row is missing", result.stderr)  # the layer
         self.assertFalse((self.folder / "speed.json").exists())
-        self.write("layer_70b.json", {"layer": [
+        self.write("layer_70b.json", {"device": "NVIDIA H200", "layer": [
             {"precision": "bf16", "recipe": "off", "ms": 22.7, "tflops": 499.6},
             {"precision": "fp8", "recipe": "delayed", "ms": 16.04, "tflops": 707.2},
             {"precision": "fp8", "recipe": "blockwise", "ms": 17, "tflops": 650}]})

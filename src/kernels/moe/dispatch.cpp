@@ -151,8 +151,10 @@ void dispatch_rows(const Context& context, const DispatchRows& a) {
   for (const Tensor& tensor : {a.counts, a.offsets, a.segments, a.source, a.row_of})
     check_dtype(op, "tensor", tensor, DType::i32);
   const int64_t experts = a.offsets.numel() - 1, ranks = a.counts.rows();
-  TE_CHECK(experts > 0 && a.first_expert >= 0 && a.first_expert + experts < a.counts.cols(),
-           "{}: experts {}+{} of {}", op, a.first_expert, experts, a.counts.cols() - 1);
+  TE_CHECK(experts > 0 && a.first_expert >= 0 && a.first_expert % experts == 0 &&
+               a.first_expert < experts * ranks && experts * ranks < a.counts.cols(),
+           "{}: experts {}+{} of {} ranks, counts {}", op, a.first_expert, experts, ranks,
+           a.counts.shape.str());
   TE_CHECK(experts * ranks <= kMaxExperts, "{}: {} experts of {} ranks, at most {}", op, experts, ranks,
            kMaxExperts);
   TE_CHECK(a.alignment > 0 && a.round >= 0, "{}: alignment {}, round {}", op, a.alignment, a.round);
@@ -164,7 +166,7 @@ void dispatch_rows(const Context& context, const DispatchRows& a) {
     TE_CHECK(a.slots.numel() == a.row_of.numel() && a.token_source.numel() == a.source.numel(),
              "{}: {} slots of {} received rows, {} of {} rows", op, a.slots.numel(), a.row_of.numel(),
              a.token_source.numel(), a.source.numel());
-    TE_CHECK(a.round == 0 && a.counts.cols() > a.first_expert + experts + ranks + 1,
+    TE_CHECK(a.round == 0 && a.counts.cols() == experts * ranks + ranks + 2,
              "{}: tokens in round {}, counts {}", op, a.round, a.counts.shape.str());
   }
   TE_DISPATCH_CUDA(context, dispatch_rows, a);

@@ -34,7 +34,8 @@ struct RouterRule {
   bool normalize = true;  ///< the probabilities of a token sum to `scaling`
   float scaling = 1.0f;
   int64_t groups = 1, group_topk = 1;  ///< group_topk divides topk
-  bool in_turn = false;                ///< token t selects the experts (t + slot * (E / topk)) % E instead
+  /// Token t selects the experts (t + slot * (E / topk)) % E instead: equally often if E divides T.
+  bool in_turn = false;
 };
 
 struct RouterForward {

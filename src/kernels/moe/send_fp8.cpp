@@ -140,7 +140,8 @@ void sent_ranges(const Context& context, const SentRanges& a) {
   check_dtype(op, "counts", a.counts, DType::i32);
   check_ranges(op, a.ranges);
   const int64_t ranks = a.counts.rows(), experts = a.ranges.rows();
-  TE_CHECK(ranks > 0 && a.counts.cols() > experts && experts % ranks == 0,
+  const int64_t fields = a.counts.cols();  // also without numbers of tokens
+  TE_CHECK(ranks > 0 && (fields == experts + 1 || fields == experts + ranks + 2) && experts % ranks == 0,
            "{}: {} experts of {} ranks, counts {}", op, experts, ranks, a.counts.shape.str());
   TE_CHECK(a.rank >= 0 && a.rank < ranks && a.round >= 0 && a.capacity > 0,
            "{}: rank {}, round {}, capacity {}", op, a.rank, a.round, a.capacity);

@@ -96,16 +96,19 @@ TEST_F(ExpertParallelGpu, ShardingAndRecomputationChangeNoBit) {
   }
 }
 
-// With memory for both precisions all rows are sent in BF16.
+// With memory for both precisions all rows are sent in BF16. Tokens with two experts per rank are, too, in the memory
+// of FP8 rows.
 TEST_F(ExpertParallelGpu, SendingFp8ChangesNoBit) {
   for (const Precision precision : {Precision::delayed, Precision::tensorwise})
-    for (const double factor : {2.0, 0.3}) {
-      SCOPED_TRACE(fmt::format("{}, factor {}", static_cast<int>(precision), factor));
-      config::Config config = experts_config(precision, world().size(), factor);
-      const std::vector<float> fp8 = run(config);
-      config.precision.fp8_until_step = 1000;
-      EXPECT_EQ(run(config), fp8);
-    }
+    for (const double factor : {2.0, 0.3})
+      for (const int64_t topk : {2, 2 * world().size()}) {
+        SCOPED_TRACE(fmt::format("{}, factor {}, top-k {}", static_cast<int>(precision), factor, topk));
+        config::Config config = experts_config(precision, world().size(), factor);
+        config.model.moe_router_topk = topk;
+        const std::vector<float> fp8 = run(config);
+        config.precision.fp8_until_step = 1000;
+        EXPECT_EQ(run(config), fp8);
+      }
 }
 
 // Tensor-parallel ranks divide attention and the tokens of the experts.

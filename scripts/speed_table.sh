@@ -7,14 +7,14 @@
 #
 #   --commit     commit to record (default: git's HEAD); for a copy of the checkout without .git
 #   --out        folder for the reports (default build/speed_table); rows in it that are not measured again are kept
-#   --only       run only rows whose name matches: one_gpu, 8b_dp, 7b_dp, 7b_zero3, 7b_tp, layer_70b, fsdp2; on four GPUs
-#                also 7b_pp, 7b_tp_pp, 8b_context, 8b_context_long
+#   --only       run only rows whose name matches: one_gpu, 8b_dp, 7b_dp, 7b_zero3, 7b_tp, layer_70b, fsdp2; on four
+#                GPUs also 7b_pp, 7b_tp_pp, 8b_context, 8b_context_long
 #   --no-record  do not change docs/results/speed.json
 #
 # Rows of one GPU run on two GPUs at the same time, each with PyTorch after it on the same GPU. Rows of several GPUs
 # follow one by one, on four GPUs if there are four; scripts/peers/speed_rows.py has their place in the table. A table
-# (one GPU, several GPUs, a layer) of which nothing is measured stays as it is. Llama 2 7B on one GPU and Llama 3.1 8B on
-# two need more than 80 GB.
+# (one GPU, several GPUs, a layer) of which nothing is measured stays as it is. Llama 2 7B on one GPU and Llama 3.1 8B
+# on two need more than 80 GB.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -3,8 +3,8 @@
 
     scripts/peers/speed_rows.py FOLDER --ranks N --commit HASH [--output FILE]
 
-Every row of a table must have been measured, so that it is that of one session; only Llama 2 7B on one GPU may be missing, which
-does not fit into 80 GB, and rows that need four GPUs. A table without a row stays as it is in the file.
+Every row of a table must have been measured, so that the table is of one session; only Llama 2 7B on one GPU may be
+missing, which does not fit into 80 GB, and rows that need four GPUs. A table without a row stays as it is in the file.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def session(name, device, ranks, common, unit, rows):
 
 
 def sessions(folder, ranks, commit, known):
-    """The three tables; `known` has those of the file, by name."""
+    """The three tables; `known` has the tables of the file, by name."""
     common = {"date": datetime.date.today().isoformat(), "commit": commit, "source": "docs/results/benchmarks.md"}
     several = ["fsdp2.jsonl", *(f"{name}.json" for name, _, _ in SEVERAL_GPUS + FOUR_GPUS)]
     found = dict(known)

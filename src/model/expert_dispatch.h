@@ -130,7 +130,8 @@ class ExpertDispatch {
                       const Tensor& source) const;
   /// The host waits for count().
   void wait_for_counts(const Context& context, Routing& routing) const;
-  /// Copies the tokens of x, unless selections are FP8, and starts the first round on another stream, after pack().
+  /// After pack(): copies the tokens of x, unless selections are FP8, and starts the first round on another CUDA
+  /// stream.
   void start(const Context& context, const Routing& routing, const Sent& sent) const {
     launch(context, routing, 0, sent);
   }
@@ -220,7 +221,7 @@ class ExpertDispatch {
   bool sends_tokens(const Routing& routing, bool dy) const {
     return routing.rounds == 1 && !(fp8_selections_ && (dy ? fp8_dy_ : fp8_x_));
   }
-  /// Memory of rows in high precision. With memory for FP8, of dy only tokens fit, after those of x.
+  /// Memory of rows in high precision. With memory for FP8, of dy only tokens fit, after the tokens of x.
   struct RowMemory {
     Tensor sent, received;
   };

@@ -77,7 +77,8 @@ class Pages(unittest.TestCase):
 
     def test_index_has_the_models_tokens_and_pairs(self):
         parameters = {"Llama 1.3B": results_summary.LLAMA_1B_GPT2_TOKENS, "Llama 8M": results_summary.LLAMA_8M,
-                      "Llama 16M": 15_880_320, "Llama 31M": 31_008_960, "Mixture of experts 87M": results_summary.EXPERTS_87M,
+                      "Llama 16M": 15_880_320, "Llama 31M": 31_008_960,
+                      "Mixture of experts 87M": results_summary.EXPERTS_87M,
                       "GPT-2 124M": results_summary.GPT2, "GPT-2 30M": 30_400_000, "Llama 2 7B": 6_738_415_616}
         cost = json.loads((RESULTS / "cost.json").read_text())["rows"]
         lines = [line for line in (RESULTS / "README.md").read_text().splitlines() if line.startswith("|")][2:]
@@ -179,13 +180,15 @@ class Pages(unittest.TestCase):
         """The fit on the page has its chi-squared, which other exponents and factors do not lower."""
         text = page("llama-tokens-per-parameter")
         a, b, c = (float(x) for x in re.search(r"fit, ([\d.]+) nats x .*?\^(-[\d.]+) x .*?\^(-[\d.]+)", text).groups())
-        sizes = {"gap_law_8m": (8_456_960, 65_536), "gap_law_16m": (15_880_320, 122_880), "gap_law_30m": (31_008_960, 239_616)}
+        sizes = {"gap_law_8m": (8_456_960, 65_536), "gap_law_16m": (15_880_320, 122_880),
+                 "gap_law_30m": (31_008_960, 239_616)}
         points = []
         for experiment, (parameters, batch) in sizes.items():
             for suffix, steps in (("_5", 650), ("_10", 1300), ("", 2600)):
                 pairs = next(x for x in arms(experiment) if x["name"] == "delayed" + suffix)["measures"][0]["pairs"]
                 error = statistics.stdev(pairs) / len(pairs) ** 0.5
-                points.append((steps * batch / (20 * parameters), parameters / 8_456_960, statistics.fmean(pairs), error))
+                length = steps * batch / (20 * parameters)
+                points.append((length, parameters / 8_456_960, statistics.fmean(pairs), error))
 
         def chi_squared(a, b, c):
             return sum(((a * length**b * size**c - gap) / error) ** 2 for length, size, gap, error in points)

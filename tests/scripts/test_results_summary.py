@@ -63,8 +63,8 @@ class Summary(unittest.TestCase):
 
     def test_gap_tables_match_the_csv_files(self):
         """Only experiments with every step, or means over ten, in their CSV files."""
-        for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "gap_law_16m", "gap_law_30m",
-                     "gpt2_30m_formats", "gpt2_124m_formats", "gpt2_124m_lora", "moe_30m_87m"):
+        for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "gap_law_16m",
+                     "gap_law_30m", "gpt2_30m_formats", "gpt2_124m_formats", "gpt2_124m_lora", "moe_30m_87m"):
             for arm in results_summary.arms(name):
                 stem = arm["name"]
                 if name.startswith("gap_law") and stem[-1].isdigit():

@@ -21,7 +21,7 @@ TEST(ExpertParallel, DispatchReachesTheExpertsAndReturns) {
   check_dispatches(cpu, groups.expert());
 }
 
-// Copies of a rank's own rows stand for those of others, whose numbers and slots differ.
+// Copies of a rank's own rows stand for the rows of others, whose numbers and slots differ.
 TEST(ExpertParallel, StepsWithoutCommunicationAreFinite) {
   if (world().size() > 1) GTEST_SKIP() << "one rank computes alone";
   for (const int64_t topk : {2, 4})

@@ -43,7 +43,7 @@ void token_slots_cpu(const TokenSlots& a) {
   }
 }
 
-/// The slots of the tokens that a rank has sent, among those of all received tokens: [first, end).
+/// The range of slots of a rank's tokens in the slots of all received tokens: [first, end).
 struct SlotRange {
   int64_t first = 0, end = 0;
 };
@@ -112,6 +112,13 @@ void dispatch_rows_cpu(const DispatchRows& a) {
   }
 }
 
+/// `offsets`: of experts, which the ranks divide evenly.
+void check_lists(const char* op, std::initializer_list<Tensor> lists, const Tensor& offsets, int64_t ranks) {
+  for (const Tensor& list : lists) check_dtype(op, "tensor", list, DType::i32);
+  const int64_t experts = offsets.numel() - 1;
+  TE_CHECK(experts > 0 && experts % ranks == 0, "{}: {} experts of {} ranks", op, experts, ranks);
+}
+
 }  // namespace
 
 int64_t dispatch_rows_capacity(int64_t capacity, int64_t experts, int64_t alignment) {
@@ -124,9 +131,8 @@ int64_t token_slot_count(int64_t topk, int64_t experts_of_rank) {
 
 void token_ranks(const Context& context, const TokenRanks& a) {
   const char* op = "token_ranks";
-  for (const Tensor& tensor : {a.row_of, a.offsets, a.ranks}) check_dtype(op, "tensor", tensor, DType::i32);
-  const int64_t ranks = a.ranks.cols(), experts = a.offsets.numel() - 1;
-  TE_CHECK(experts > 0 && experts % ranks == 0, "{}: {} experts of {} ranks", op, experts, ranks);
+  const int64_t ranks = a.ranks.cols();
+  check_lists(op, {a.row_of, a.offsets, a.ranks}, a.offsets, ranks);
   check_shape(op, "ranks", a.ranks, {a.row_of.rows(), ranks});
   TE_DISPATCH_CUDA(context, token_ranks, a);
   token_ranks_cpu(a);
@@ -134,10 +140,8 @@ void token_ranks(const Context& context, const TokenRanks& a) {
 
 void token_slots(const Context& context, const TokenSlots& a) {
   const char* op = "token_slots";
-  for (const Tensor& tensor : {a.row_of, a.offsets, a.token_row_of, a.token_offsets, a.slots})
-    check_dtype(op, "tensor", tensor, DType::i32);
-  const int64_t ranks = a.token_row_of.cols(), experts = a.offsets.numel() - 1;
-  TE_CHECK(experts > 0 && experts % ranks == 0, "{}: {} experts of {} ranks", op, experts, ranks);
+  const int64_t ranks = a.token_row_of.cols();
+  check_lists(op, {a.row_of, a.offsets, a.token_row_of, a.token_offsets, a.slots}, a.offsets, ranks);
   check_shape(op, "token_row_of", a.token_row_of, {a.row_of.rows(), ranks});
   check_shape(op, "token_offsets", a.token_offsets, {ranks + 1});
   TE_CHECK(a.slots.numel() >= a.row_of.numel(), "{}: {} slots for {} selections", op, a.slots.numel(),

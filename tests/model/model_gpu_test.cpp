@@ -181,7 +181,7 @@ TEST(ModelGpu, AgreesWithTheCpuBackend) {
 // Everything is computed in FP32, so the backends differ only in their summation order: about 1e-6 of a gradient and
 // less of the mean loss. TF32 or a BF16 intermediate tensor would differ by 1e-3. AdamW's first updates have the same
 // size for all elements, however small the gradient, and amplify this noise. The test measures the amplification with
-// CPU models whose weights are perturbed by 1e-7, and allows 1e-5 plus twice the maximum effect of six perturbations.
+// CPU models whose weights are perturbed by 1e-7, and allows 1e-5 plus twice the maximum effect of three perturbations.
 TEST(ModelGpu, Fp32LossesEqualThoseOfTheCpu) {
   TE_REQUIRE_GPU();
   constexpr int kSteps = 8;
@@ -204,7 +204,7 @@ TEST(ModelGpu, Fp32LossesEqualThoseOfTheCpu) {
     }
     const std::vector<double> expected = losses(cpu), actual = losses(gpu);
     std::vector<double> noise(kSteps);
-    for (const uint64_t seed : {77, 78, 79, 80, 81, 82}) {
+    for (const uint64_t seed : {77, 78, 79}) {
       TinyModel perturbed(config);
       perturb_weights(perturbed, seed, 1e-7f);
       perturbed.forward_backward();

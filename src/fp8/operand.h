@@ -62,6 +62,7 @@ struct Operand {
     };
     if (rowwise) part.rowwise = resized(rowwise, rows, rowwise.cols());
     if (columnwise) part.columnwise = resized(columnwise, columnwise.rows(), rows);
+    part.scale = scale, part.is_shard = is_shard;
     return part;
   }
 };

@@ -152,6 +152,23 @@ ExpertDispatch::Exchange ExpertDispatch::token_exchange(const Routing& routing) 
   return exchange;
 }
 
+int64_t ExpertDispatch::rows_in(const Routing& routing, int round) const {
+  const int64_t begin = round * capacity_, end = begin + capacity_;
+  int64_t rows = 0, position = 0;
+  for (int64_t expert = ranks_.rank() * own_experts(); expert < (ranks_.rank() + 1) * own_experts();
+       ++expert) {
+    int64_t next = position;
+    for (int from = 0; from < ranks_.size(); ++from) {
+      const int32_t* const first = &routing.host[static_cast<size_t>(from * fields() + expert)];
+      next += int64_t{first[1]} - first[0];
+    }
+    rows += std::clamp(next, begin, end) - std::clamp(position, begin, end);
+    rows = (rows + alignment_ - 1) / alignment_ * alignment_;
+    position = next;
+  }
+  return std::max(rows, alignment_);
+}
+
 int64_t ExpertDispatch::received_tokens(const Routing& routing, int to) const {
   int64_t tokens = 0;
   for (int from = 0; from < ranks_.size(); ++from)
@@ -309,7 +326,10 @@ void ExpertDispatch::launch(const Context& context, const Routing& routing, int 
 ExpertDispatch::Received ExpertDispatch::received(const Context& context, const Routing& routing,
                                                   const Sent& sent, bool dy) const {
   const SentTokens& tokens = dy ? sent.dy : sent.x;
-  if (sends_tokens(routing, dy)) return {row_memory(routing, dy).received, received_source_, slots()};
+  if (sends_tokens(routing, dy)) {
+    const int64_t count = std::max<int64_t>(received_tokens(routing, ranks_.rank()), 1);
+    return {row_memory(routing, dy).received.slice_rows(0, count), received_source_, slots()};
+  }
   if (!(dy ? fp8_dy_ : fp8_x_)) return {row_memory(routing, dy).received, source_};
   const Fp8Memory memory = fp8_memory(dy, tokens.operand.rowwise.dtype);
   count_fp8(context, tokens, dy);
@@ -339,6 +359,9 @@ ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routi
   Rows rows{offsets_, source_, received_probs_, {}, {}, received_numbers_};
   rows.x = received(context, routing, sent, false);
   if (sent.gradients()) rows.dy = received(context, routing, sent, true);
+  const int64_t count = rows_in(routing, round);
+  for (Tensor* const source : {&rows.source, &rows.x.source, &rows.dy.source})
+    if (*source) source->shape = {count};
   return rows;
 }
 
@@ -447,7 +470,9 @@ void ExpertDispatch::send_back(const Context& context, const Routing& routing, i
 }
 
 ExpertDispatch::Returned ExpertDispatch::returned(const Routing& routing, const Tensor& row_of) const {
-  return {sent_, routing.rounds == 1 ? Tensor(token_row_of_) : row_of};
+  if (routing.rounds > 1) return {sent_, row_of};
+  const int64_t count = std::max<int64_t>(sent_tokens(routing, ranks_.rank()), 1);
+  return {sent_.slice_rows(0, count), token_row_of_};
 }
 
 void ExpertDispatch::returned_d_probs(const Context& context, const Tensor& row_of,

@@ -103,7 +103,7 @@ class ExpertDispatch {
 
   /// Selections.
   int64_t sent_rows() const { return dims_.tokens * topk_; }
-  /// Rows of the experts of this rank in a round.
+  /// Rows of the experts of this rank in a round, at most.
   int64_t rows() const;
 
   /// What the rows that a pass sends are copies of.
@@ -138,13 +138,13 @@ class ExpertDispatch {
   /// Received rows, of tokens or selections.
   struct Received {
     Tensor values;  ///< [n, hidden]; until send_back()
-    Tensor source;  ///< i32 [rows()]: n * topk + slot of each row of the experts, or -1
+    Tensor source;  ///< i32 [rows]: n * topk + slot of each row of the experts, or -1
     int64_t topk = 1;
   };
-  /// A round's rows, copies of received ones.
+  /// A round's rows, copies of received ones. No more than the round has: at most rows(), at least one alignment.
   struct Rows {
     Tensor offsets;  ///< i32 [own experts + 1]
-    Tensor source;   ///< i32 [rows()]: index in probs and numbers, or -1
+    Tensor source;   ///< i32 [rows]: index in probs and numbers, or -1
     Tensor probs;    ///< fp32 [capacity, 1]
     Received x, dy;  ///< dy, if sent
     Tensor numbers;  ///< i32 [capacity, 1], or empty
@@ -153,7 +153,7 @@ class ExpertDispatch {
   Rows receive(const Context& context, const Routing& routing, int round, const Sent& sent) const;
   /// For the gradients of Rows::probs, which the next send_back() returns.
   const Tensor& d_probs() const { return received_d_probs_; }
-  /// Returns a round's results, y or dx [rows(), hidden], to the ranks of the tokens.
+  /// Returns a round's results, y or dx [rows, hidden], to the ranks of the tokens.
   void send_back(const Context& context, const Routing& routing, int round, const Tensor& rows,
                  bool gradients) const;
   /// After the last round: the results, which a token sums (kernels::Unpermute), and the gradients of probabilities,
@@ -208,6 +208,8 @@ class ExpertDispatch {
   Exchange exchange(const Routing& routing, int round) const;
   /// The same for tokens, in a single round.
   Exchange token_exchange(const Routing& routing) const;
+  /// Rows of the experts of this rank in a round, with padding: the last of Rows::offsets, or one alignment.
+  int64_t rows_in(const Routing& routing, int round) const;
   int64_t first_token(const Routing& routing, int from, int to) const {
     return routing.host[static_cast<size_t>(from * fields() + experts_ + 1 + to)];
   }

@@ -213,6 +213,7 @@ void LoraAdapter::wgrad(const Context& context, const Tensor& dy, const Tensor& 
                         const AdapterRows& rows) const {
   const ProfileLabel label(name_, "wgrad");
   const Tensor h = compress(context, x, 0, pass, rows);
+  const Tensor dh = dh_.slice_rows(0, x.rows());
   const auto grad = [&](const Tensor& left, const Tensor& right, const Tensor& out, bool accumulate) {
     contract(context, {.a = left,
                        .b = right,
@@ -221,7 +222,7 @@ void LoraAdapter::wgrad(const Context& context, const Tensor& dy, const Tensor& 
                        .out = out,
                        .accumulate = accumulate});
   };
-  grad(dh_, dropout_ == 0.0f ? x : Tensor(dropped_), a_->grad, true);
+  grad(dh, dropout_ == 0.0f ? x : dropped_.slice_rows(0, x.rows()), a_->grad, true);
   if (!block_diagonal()) return grad(dy, h, b_->grad, true);
   const Tensor wide_grad{wide_grad_.data, b_->grad.dtype, wide_grad_.shape};
   const Tensor target_grad{target_grad_.data, b_->grad.dtype, target_grad_.shape};

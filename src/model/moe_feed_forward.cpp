@@ -193,18 +193,29 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                     .step_sums = statistics_.sums});
 }
 
-ExpertRows MoeFeedForward::expert_activation(const Context& context, const Activations& a, const Rows& rows,
-                                             const kernels::Fp8Output& fp8) const {
+MoeFeedForward::RowMemory MoeFeedForward::memory_of(const Activations& a, const Rows& rows,
+                                                    const Gradients* g) const {
+  const int64_t count = rows.source.numel();
+  RowMemory memory{a.fc1_input.first_rows(count),  a.fc2_input.first_rows(count),  {}, {},
+                   a.fc1_out.slice_rows(0, count), a.fc2_out.slice_rows(0, count), {}, {}};
+  if (g == nullptr) return memory;
+  memory.d_fc1 = g->fc1.first_rows(count), memory.d_fc2 = g->fc2.first_rows(count);
+  memory.d_act = d_act_.slice_rows(0, count), memory.d_input = d_input_rows_.slice_rows(0, count);
+  return memory;
+}
+
+ExpertRows MoeFeedForward::expert_activation(const Context& context, const RowMemory& memory,
+                                             const Rows& rows, const kernels::Fp8Output& fp8) const {
   kernels::expert_activation(context, {.kind = kind_,
-                                       .x = a.fc1_out,
+                                       .x = memory.fc1_out,
                                        .source = rows.source,
                                        .probs = rows.probs,
-                                       .y = a.fc2_input.high_precision,
+                                       .y = memory.fc2_input.high_precision,
                                        .clamp = clamp_,
                                        .y_fp8 = fp8,
                                        .offsets = rows.offsets,
                                        .experts = rows.offsets.numel() - 1});
-  return ordered(rows, a.fc2_input.high_precision, fp8);
+  return ordered(rows, memory.fc2_input.high_precision, fp8);
 }
 
 void MoeFeedForward::shared_activation(const Context& context, const Activations& a) const {
@@ -229,15 +240,11 @@ void MoeFeedForward::number_rows(const Context& context, const Activations& a, c
   });
 }
 
-ExpertRows MoeFeedForward::input_rows(const Context& context, const Activations& a,
-                                      const ExpertRows& tokens) const {
-  return fc1_->input_rows(context, tokens, a.fc1_input.high_precision);
-}
-
 void MoeFeedForward::forward(const Context& context, FeedForward::Activations& activations,
                              const ProducedOperand&, const Tensor& y, const Pass& pass) {
   auto& a = static_cast<Activations&>(activations);
   const Rows rows = own_rows(a);
+  const RowMemory memory = dispatch_ ? RowMemory{} : memory_of(a, rows);
   // 1. Router; order of the rows. With other ranks' experts, tokens are sent to them, and steps 2 to 4 of the experts
   //    run when they have arrived.
   pass.begin_step(context, Step::fc1);
@@ -250,7 +257,8 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   }
   // 2. Up projection of the experts and of the shared expert.
   if (!dispatch_) {
-    fc1_->forward(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), a.fc1_out, pass);
+    const ExpertRows x = fc1_->input_rows(context, tokens_of(a, a.input), memory.fc1_input.high_precision);
+    fc1_->forward(context, memory.fc1_input, x, memory.fc1_out, pass);
   }
   if (has_shared())
     a.shared_fc1_ready =
@@ -266,14 +274,15 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   // 3. Activation, times the router's probabilities.
   pass.begin_step(context, Step::activation);
   ExpertRows activated;
-  if (!dispatch_) activated = expert_activation(context, a, rows, fc2_->input_request(a.fc2_input, pass));
+  if (!dispatch_)
+    activated = expert_activation(context, memory, rows, fc2_->input_request(memory.fc2_input, pass));
   shared_activation(context, a);
   // 4. Down projection. 5. Sum of the rows of each token.
   pass.begin_step(context, Step::fc2);
   if (dispatch_)
     forward_rounds(context, a, sent, pass);
   else
-    a.fc2_ready = fc2_->forward(context, a.fc2_input, activated, a.fc2_out, pass);
+    a.fc2_ready = fc2_->forward(context, memory.fc2_input, activated, memory.fc2_out, pass);
   const Tensor shared = gate_ != nullptr ? a.shared_out : y;
   if (has_shared())
     a.shared_fc2_ready = shared_fc2_->forward(context, a.shared_fc2_input,
@@ -303,10 +312,13 @@ void MoeFeedForward::forward_rounds(const Context& context, Activations& a, cons
   const Pass own = pass_of_rounds(a, pass);
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, sent);
-    fc1_->forward(context, a.fc1_input, input_rows(context, a, received(rows, rows.x)), a.fc1_out, own);
-    const ExpertRows activated = expert_activation(context, a, rows, fc2_->input_request(a.fc2_input, own));
-    a.fc2_ready = fc2_->forward(context, a.fc2_input, activated, a.fc2_out, own);
-    dispatch_->send_back(context, a.routing, round, a.fc2_out, false);
+    const RowMemory memory = memory_of(a, rows);
+    const ExpertRows x = fc1_->input_rows(context, received(rows, rows.x), memory.fc1_input.high_precision);
+    fc1_->forward(context, memory.fc1_input, x, memory.fc1_out, own);
+    const ExpertRows activated =
+        expert_activation(context, memory, rows, fc2_->input_request(memory.fc2_input, own));
+    a.fc2_ready = fc2_->forward(context, memory.fc2_input, activated, memory.fc2_out, own);
+    dispatch_->send_back(context, a.routing, round, memory.fc2_out, false);
   }
   if (pass.kind == PassKind::train && statistics_.rounds != nullptr) *statistics_.rounds += a.routing.rounds;
 }
@@ -326,21 +338,21 @@ void MoeFeedForward::shared_backward(const Context& context, const Tensor& dy, A
 }
 
 // In place of the outputs of the up projections.
-ExpertRows MoeFeedForward::expert_activation_backward(const Context& context, const Activations& a,
+ExpertRows MoeFeedForward::expert_activation_backward(const Context& context, const RowMemory& memory,
                                                       const Rows& rows, const Tensor& d_probs,
                                                       const kernels::Fp8Output& fp8) const {
   kernels::expert_activation_backward(context, {.kind = kind_,
-                                                .x = a.fc1_out,
+                                                .x = memory.fc1_out,
                                                 .source = rows.source,
                                                 .probs = rows.probs,
-                                                .dy = d_act_,
-                                                .dx = a.fc1_out,
+                                                .dy = memory.d_act,
+                                                .dx = memory.fc1_out,
                                                 .d_probs = d_probs,
                                                 .clamp = clamp_,
                                                 .dx_fp8 = fp8,
                                                 .offsets = rows.offsets,
                                                 .experts = rows.offsets.numel() - 1});
-  return ordered(rows, a.fc1_out, fp8);
+  return ordered(rows, memory.fc1_out, fp8);
 }
 
 void MoeFeedForward::shared_activation_backward(const Context& context, const Activations& a) const {
@@ -376,6 +388,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   const Tensor& dy = d_output.high_precision;
   const Pass recomputed = pass.recomputed();
   const Rows rows = own_rows(a);
+  const RowMemory memory = dispatch_ ? RowMemory{} : memory_of(a, rows, &g);
   ExpertDispatch::Sent sent;
   // 5'. Rows of dy. 4'. Down projection.
   number_rows(context, a, pass);
@@ -389,19 +402,20 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
     dispatch_->pack_gradients(context, a.routing, dy, a.source);
   } else {
     if (recompute_input) {
-      const ExpertRows activated =
-          expert_activation(context, a, rows, fc2_->recomputed_input_request(a.fc2_input, recomputed));
-      a.fc2_ready = fc2_->complete_input(context, a.fc2_input, activated, recomputed);
+      const ExpertRows activated = expert_activation(
+          context, memory, rows, fc2_->recomputed_input_request(memory.fc2_input, recomputed));
+      a.fc2_ready = fc2_->complete_input(context, memory.fc2_input, activated, recomputed);
     }
-    const ExpertRows d_rows = fc2_->grad_rows(context, tokens_of(a, dy), g.fc2.high_precision);
-    fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
+    const ExpertRows d_rows = fc2_->grad_rows(context, tokens_of(a, dy), memory.d_fc2.high_precision);
+    fc2_->backward(context, memory.d_fc2, d_rows, a.fc2_ready, memory.d_act, pass);
   }
   if (has_shared()) shared_backward(context, dy, a, g, pass);
   // 3'. Activation and the gradient of the probabilities.
   pass.begin_step(context, Step::activation_backward);
   ExpertRows d_fc1;
   if (!dispatch_)
-    d_fc1 = expert_activation_backward(context, a, rows, d_probs_, fc1_->grad_request(g.fc1, pass));
+    d_fc1 =
+        expert_activation_backward(context, memory, rows, d_probs_, fc1_->grad_request(memory.d_fc1, pass));
   shared_activation_backward(context, a);
   // 2'. Up projection.
   pass.begin_step(context, Step::fc1_backward);
@@ -418,9 +432,9 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
     if (fc2_->grad_sent_quantized()) sent.dy.operand = fc2_->sent_grad(g.fc2, pass);
     dispatch_->start(context, a.routing, sent);
   } else {
-    const ReadyOperand input =
-        fc1_->complete_input(context, a.fc1_input, input_rows(context, a, tokens_of(a, a.input)), recomputed);
-    fc1_->backward(context, g.fc1, d_fc1, input, d_input_rows_, pass);
+    const ExpertRows x = fc1_->input_rows(context, tokens_of(a, a.input), memory.fc1_input.high_precision);
+    const ReadyOperand input = fc1_->complete_input(context, memory.fc1_input, x, recomputed);
+    fc1_->backward(context, memory.d_fc1, d_fc1, input, memory.d_input, pass);
   }
   if (has_shared())
     shared_fc1_->backward(context, g.shared_fc1, shared_rows(a.shared_fc1_out), a.shared_fc1_ready, dx, pass);
@@ -441,20 +455,21 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
   const Pass recomputed = pass_of_rounds(a, pass.recomputed());
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, sent);
-    const ExpertRows x = input_rows(context, a, received(rows, rows.x));
-    const ReadyOperand input = again ? fc1_->forward(context, a.fc1_input, x, a.fc1_out, recomputed)
-                                     : fc1_->complete_input(context, a.fc1_input, x, recomputed);
+    const RowMemory memory = memory_of(a, rows, &g);
+    const ExpertRows x = fc1_->input_rows(context, received(rows, rows.x), memory.fc1_input.high_precision);
+    const ReadyOperand input = again ? fc1_->forward(context, memory.fc1_input, x, memory.fc1_out, recomputed)
+                                     : fc1_->complete_input(context, memory.fc1_input, x, recomputed);
     if (again || recompute_activation) {
-      const ExpertRows activated =
-          expert_activation(context, a, rows, fc2_->recomputed_input_request(a.fc2_input, recomputed));
-      a.fc2_ready = fc2_->complete_input(context, a.fc2_input, activated, recomputed);
+      const ExpertRows activated = expert_activation(
+          context, memory, rows, fc2_->recomputed_input_request(memory.fc2_input, recomputed));
+      a.fc2_ready = fc2_->complete_input(context, memory.fc2_input, activated, recomputed);
     }
-    const ExpertRows d_rows = fc2_->grad_rows(context, received(rows, rows.dy), g.fc2.high_precision);
-    fc2_->backward(context, g.fc2, d_rows, a.fc2_ready, d_act_, pass);
-    const ExpertRows d_fc1 =
-        expert_activation_backward(context, a, rows, dispatch_->d_probs(), fc1_->grad_request(g.fc1, pass));
-    fc1_->backward(context, g.fc1, d_fc1, input, d_input_rows_, pass);
-    dispatch_->send_back(context, a.routing, round, d_input_rows_, true);
+    const ExpertRows d_rows = fc2_->grad_rows(context, received(rows, rows.dy), memory.d_fc2.high_precision);
+    fc2_->backward(context, memory.d_fc2, d_rows, a.fc2_ready, memory.d_act, pass);
+    const ExpertRows d_fc1 = expert_activation_backward(context, memory, rows, dispatch_->d_probs(),
+                                                        fc1_->grad_request(memory.d_fc1, pass));
+    fc1_->backward(context, memory.d_fc1, d_fc1, input, memory.d_input, pass);
+    dispatch_->send_back(context, a.routing, round, memory.d_input, true);
   }
   dispatch_->returned_d_probs(context, a.row_of, d_probs_);
 }

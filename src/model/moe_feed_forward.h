@@ -148,14 +148,19 @@ class MoeFeedForward final : public FeedForward {
   /// The rows that the experts of this rank process.
   using Rows = ExpertDispatch::Rows;
   Rows own_rows(const Activations& a) const { return {a.offsets, a.source, a.probs, {}, {}, numbers_}; }
+  /// The memory of rows: as many of the planned ones as `rows` has.
+  struct RowMemory {
+    Operand fc1_input, fc2_input, d_fc1, d_fc2;
+    Tensor fc1_out, fc2_out, d_act, d_input;
+  };
+  RowMemory memory_of(const Activations& a, const Rows& rows, const Gradients* g = nullptr) const;
   void number_rows(const Context& context, const Activations& a, const Pass& pass) const;
   void limit(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   /// Returns the input of fc2; `fp8`: its request.
-  ExpertRows expert_activation(const Context& context, const Activations& a, const Rows& rows,
+  ExpertRows expert_activation(const Context& context, const RowMemory& memory, const Rows& rows,
                                const kernels::Fp8Output& fp8) const;
   void shared_activation(const Context& context, const Activations& a) const;
-  ExpertRows input_rows(const Context& context, const Activations& a, const ExpertRows& tokens) const;
   /// Tokens, of which the experts' rows are copies.
   ExpertRows tokens_of(const Activations& a, const Tensor& tokens) const {
     return {tokens, a.offsets, a.source, rule_.topk, numbers_, a.source};
@@ -181,7 +186,7 @@ class MoeFeedForward final : public FeedForward {
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;
   /// Returns dy of fc1; `fp8`: its request.
-  ExpertRows expert_activation_backward(const Context& context, const Activations& a, const Rows& rows,
+  ExpertRows expert_activation_backward(const Context& context, const RowMemory& memory, const Rows& rows,
                                         const Tensor& d_probs, const kernels::Fp8Output& fp8) const;
   void shared_activation_backward(const Context& context, const Activations& a) const;
   void backward_rounds(const Context& context, Activations& a, Gradients& g, const ExpertDispatch::Sent& sent,

@@ -67,18 +67,22 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
     EXPECT_EQ(routing.rounds, c.rounds);
     for (int round = 0; round < routing.rounds; ++round) {
       const auto got = dispatch.receive(context, routing, round, sent);
+      const int64_t count = got.source.numel();
       const auto copy = [&](const model::ExpertDispatch::Received& from, const Tensor& to) {
-        kernels::permute(context, {.x = from.values, .source = from.source, .topk = from.topk, .rows = to});
+        kernels::permute(
+            context,
+            {.x = from.values, .source = from.source, .topk = from.topk, .rows = to.slice_rows(0, count)});
       };
       copy(got.x, x_rows);
       if (backward) copy(got.dy, dy_rows);
-      std::vector<int32_t> ends(static_cast<size_t>(own) + 1), from(static_cast<size_t>(rows)),
+      std::vector<int32_t> ends(static_cast<size_t>(own) + 1), from(static_cast<size_t>(count)),
           received_numbers(static_cast<size_t>(got.numbers.numel()));
       std::vector<float> received_probs(static_cast<size_t>(got.probs.numel()));
       context.copy_to_host(ends.data(), got.offsets), context.copy_to_host(from.data(), got.source);
       context.copy_to_host(received_probs.data(), got.probs);
       context.copy_to_host(received_numbers.data(), got.numbers);
       context.synchronize();
+      EXPECT_EQ(count, std::max<int64_t>(ends.back(), c.alignment));
       std::vector<float> values = (backward ? dy_rows : x_rows).floats();
       for (int e = 0; e < own; ++e) {
         EXPECT_EQ(ends[static_cast<size_t>(e)] % c.alignment, 0);
@@ -101,7 +105,7 @@ inline void check_dispatch(const Context& context, parallel::Communicator& group
         context.copy_to_device(dispatch.d_probs(), d_received.data());
         context.synchronize();
       }
-      dispatch.send_back(context, routing, round, y_rows, backward);
+      dispatch.send_back(context, routing, round, y_rows.get().slice_rows(0, count), backward);
     }
     const auto returned = dispatch.returned(routing, row_of);
     kernels::unpermute(context, {.rows = returned.rows, .row_of = returned.row_of, .y = y});

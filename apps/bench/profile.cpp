@@ -12,10 +12,12 @@
 #include "bench/overlap.h"
 #include "bench/rates.h"
 #include "bench/session.h"
+#include "core/gpu_models.h"
 #include "core/profile.h"
 #include "cost/op_cost.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
+#include "kernels/moe/grouped_gemm.h"
 
 #ifdef TE_WITH_CUDA
 #include "core/cuda_check.h"
@@ -178,6 +180,12 @@ std::string row_name(const OpCall& call) {
                                              : call.name + (" (" + call.label + ")");
 }
 
+bool has_fp8_operands(const std::any& args) {
+  if (const auto* const gemm = std::any_cast<kernels::GroupedGemm>(&args)) return is_fp8(gemm->a.dtype());
+  if (const auto* const gemm = std::any_cast<kernels::GroupedWgrad>(&args)) return is_fp8(gemm->a.dtype());
+  return false;
+}
+
 // --- sums --------------------------------------------------------------------------------------------------
 
 using Rows = std::map<std::pair<size_t, std::string>, ProfileRow>;
@@ -191,6 +199,7 @@ void add_call(Rows& rows, const OpCall& call, const TimedOperation& timed) {
   row.flops += timed.flops;
   row.bytes += timed.bytes;
   row.ms += timed.ms;
+  row.fp8 = has_fp8_operands(call.args);
   if (!is_problem(call.args)) return;
   const std::string key = problem_key(call.args);
   const auto same = std::find_if(row.problems.begin(), row.problems.end(),
@@ -329,10 +338,15 @@ void add_lower_bounds(const Context& context, Profile& profile, int repeats) {
   profile.copy_bytes_per_s = copy_bandwidth(context, repeats);
   // A GPU's clock takes time to settle under load; on the CPU this only needs to work.
   const double seconds = context.is_cuda() ? 0.2 : 0.01;
+  const GpuModel* const gpu = gpu_model(context.info().name);
   std::map<std::string, double> measured;
   for (ProfileRow& row : profile.rows) {
     if (row.group == kCommunication || row.group == kOffload) continue;
-    if (row.problems.empty()) row.lower_bound_ms = row.bytes / profile.copy_bytes_per_s * 1e3;
+    if (row.problems.empty()) {
+      const double peak = gpu == nullptr ? 0 : row.fp8 ? gpu->fp8 : gpu->bf16;
+      row.lower_bound_ms =
+          1e3 * std::max(row.bytes / profile.copy_bytes_per_s, peak > 0 ? row.flops / peak : 0);
+    }
     for (ProfileRow::Problem& problem : row.problems) {
       const auto [entry, fresh] = measured.try_emplace(problem_key(problem.problem), 0.0);
       if (fresh) entry->second = isolated_ms(context, problem.problem, seconds);

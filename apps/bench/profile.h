@@ -1,7 +1,8 @@
 // --profile of te-bench step and layer: time per kind of operation, and its ratio to the speed-of-light time.
 //
 // That is a lower bound for the operations as they are called: for GEMMs and attention the time of the same
-// problem alone (rates.h), for other operations their bytes divided by the measured copy bandwidth. All rates are
+// problem alone (rates.h), for other operations their bytes divided by the measured copy bandwidth; for grouped GEMMs
+// and those of the router, if it is longer, the time at the GPU model's peak rate (core/gpu_models.h). Other rates are
 // measured in the same process, after the step.
 #pragma once
 
@@ -27,6 +28,7 @@ struct ProfileRow {
   std::string group;  ///< "GEMMs", "attention", "quantization", ...
   std::string name;   ///< "linear_fc1 fprop", "norm_forward"
   double calls = 0, flops = 0, bytes = 0;
+  bool fp8 = false;               ///< the operands of its FLOPs
   double ms = 0;                  ///< on the device, from start to end
   double lower_bound_ms = 0;      ///< 0 before add_lower_bounds, and for communication
   std::vector<Problem> problems;  ///< the distinct problems of GEMMs and attention

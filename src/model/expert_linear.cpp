@@ -105,10 +105,12 @@ void ExpertLinear::backward(const Context& context, const Operand& grad, const E
   const ReadyOperand ready = complete(context, grad_quantizer_, grad, dy, pass.quantize_mode());
   prepare_dgrad_weight(context);
   if (grouped()) {
-    const ProfileLabel label(spec_.name, "dgrad");
-    const kernels::Gemm gemm = model::dgrad(ready, weight_ready_, 0, dy.count());
-    // Quantized weights are the columnwise layout [in, experts * out], which grouped_gemm() knows without trans_b.
-    kernels::grouped_gemm(context, {.a = gemm.a, .b = gemm.b, .offsets = dy.offsets, .out = dx});
+    {
+      const ProfileLabel label(spec_.name, "dgrad");
+      const kernels::Gemm gemm = model::dgrad(ready, weight_ready_, 0, dy.count());
+      // Quantized weights are the columnwise layout [in, experts * out], which grouped_gemm() knows without trans_b.
+      kernels::grouped_gemm(context, {.a = gemm.a, .b = gemm.b, .offsets = dy.offsets, .out = dx});
+    }
     experts_wgrad(context, ready, input, dy.offsets);
   } else {
     dgrad(context, ready, dx, 0, dy.count());

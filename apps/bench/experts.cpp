@@ -14,6 +14,7 @@
 #include "kernels/moe/permute.h"
 #include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/router.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "model/mlp.h"
 #include "model/moe_feed_forward.h"
 
@@ -222,13 +223,13 @@ void run_linear(const Context& context, const ExpertOptions& options, const conf
   time("wgrad", &ExpertPasses::wgrad);
 }
 
-/// Quantization of the operands of the linears with delayed scales, one per expert. Bytes: each tensor once, without
-/// unused rows.
+/// Quantization of the operands of the linears: with delayed scales, one per expert, or with block scales. Bytes: each
+/// tensor once, without unused rows.
 class QuantizationPasses {
  public:
   QuantizationPasses(const Context& context, const ExpertOptions& options, const config::ModelConfig& model)
       : context_(context),
-        routing_(context, options, model, model::kExpertAlignment),
+        routing_(context, options, model, kernels::kScaleBlock),
         tokens_(options.tokens),
         topk_(model.moe_router_topk),
         experts_(model.num_moe_experts),
@@ -243,6 +244,8 @@ class QuantizationPasses {
         rowwise_(context, DType::u8, {routing_.rows() * std::max(hidden_, 2 * ffn_)}),
         columnwise_(context, DType::u8, {routing_.rows() * std::max(hidden_, 2 * ffn_)}),
         scales_(context, DType::f32, {experts_}),
+        block_scales_(context, DType::f32,
+                      {2, routing_.rows() * std::max(hidden_, 2 * ffn_) / kernels::kScaleBlock}),
         states_(context, DType::u8, {experts_ * static_cast<int64_t>(sizeof(kernels::Fp8TensorState))}),
         quantizations_(static_cast<size_t>(experts_), 0) {
     for (const Owned* const values : {&x_, &fc1_out_, &activated_, &probs_})
@@ -253,13 +256,19 @@ class QuantizationPasses {
   }
 
   void run(const ExpertOptions& options, nlohmann::json& report) {
-    std::vector<std::vector<std::string>> table{{"quantization", "layouts", "columns", "ms", "GB/s"}};
+    std::vector<std::vector<std::string>> table{
+        {"quantization", "scales", "layouts", "columns", "ms", "GB/s"}};
+    const char* scales = "expert";
     const auto time = [&](const char* name, const char* layouts, int64_t cols, int64_t bytes, auto&& call) {
       const double ms = median_ms(context_, options.common.repeats, call), read = static_cast<double>(bytes);
-      table.push_back({name, layouts, fmt::format("{}", cols), fmt::format("{:.3f}", ms),
+      table.push_back({name, scales, layouts, fmt::format("{}", cols), fmt::format("{:.3f}", ms),
                        fmt::format("{:.0f}", read / ms / 1e6)});
-      report["quantization"].push_back(
-          {{"name", name}, {"layouts", layouts}, {"columns", cols}, {"ms", ms}, {"bytes", read}});
+      report["quantization"].push_back({{"name", name},
+                                        {"scales", scales},
+                                        {"layouts", layouts},
+                                        {"columns", cols},
+                                        {"ms", ms},
+                                        {"bytes", read}});
     };
     const int64_t rows = routing_.used_rows(), tokens = 2 * tokens_ * hidden_;
     time("fc1 input from tokens", "rowwise", hidden_, tokens + rows * hidden_,
@@ -292,10 +301,37 @@ class QuantizationPasses {
                                                      .offsets = routing_.offsets(),
                                                      .experts = experts_});
     });
+    scales = "block";
+    time("fc1 input from tokens", "rowwise", hidden_, tokens + rows * hidden_,
+         [&] { quantize_groups(x_.tensor, true, hidden_, true, false); });
+    time("fc1 input from tokens", "columnwise", hidden_, tokens + rows * hidden_,
+         [&] { quantize_groups(x_.tensor, true, hidden_, false, true); });
+    time("fc2 gradient from tokens", "both", hidden_, tokens + 2 * rows * hidden_,
+         [&] { quantize_groups(x_.tensor, true, hidden_, true, true); });
+    time("rows", "rowwise", ffn_, 3 * rows * ffn_,
+         [&] { quantize_groups(activated_.tensor, false, ffn_, true, false); });
+    time("rows", "columnwise", ffn_, 3 * rows * ffn_,
+         [&] { quantize_groups(activated_.tensor, false, ffn_, false, true); });
+    time("rows", "both", 2 * ffn_, 8 * rows * ffn_,
+         [&] { quantize_groups(fc1_out_.tensor, false, 2 * ffn_, true, true); });
     print_table(table);
   }
 
  private:
+  void quantize_groups(const Tensor& x, bool from_tokens, int64_t cols, bool rowwise, bool columnwise) const {
+    const int64_t rows = routing_.rows();
+    const auto matrix = [&](const Owned& values, int64_t index, int64_t m, int64_t n) {
+      const kernels::ScaleLayout layout = kernels::ScaleLayout::vectors;
+      const Tensor scales{block_scales_.tensor.slice_rows(index, 1).data, DType::f32,
+                          kernels::scale_shape(layout, m, n)};
+      return kernels::Matrix{{values.tensor.data, DType::e4m3, {m, n}}, scales, layout};
+    };
+    kernels::QuantizeGroups args{.x = x};
+    if (from_tokens) args.source = routing_.source(), args.topk = topk_;
+    if (rowwise) args.rowwise = matrix(rowwise_, 0, rows, cols);
+    if (columnwise) args.columnwise = matrix(columnwise_, 1, cols, rows);
+    kernels::quantize_groups(context_, args);
+  }
   kernels::Fp8Output output(int64_t cols, bool rowwise, bool columnwise) {
     const int64_t rows = routing_.rows();
     kernels::Fp8Output out;
@@ -318,7 +354,8 @@ class QuantizationPasses {
   const Context& context_;
   const Routing routing_;
   int64_t tokens_, topk_, experts_, hidden_, ffn_;
-  Owned x_, fc1_out_, d_fc1_, activated_, probs_, d_probs_, rowwise_, columnwise_, scales_, states_;
+  Owned x_, fc1_out_, d_fc1_, activated_, probs_, d_probs_, rowwise_, columnwise_, scales_, block_scales_,
+      states_;
   std::vector<unsigned> quantizations_;
 };
 

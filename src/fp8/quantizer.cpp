@@ -112,7 +112,8 @@ OperandRequest Quantizer::request(const Operand& operand, QuantizeMode mode, con
 }
 
 kernels::Fp8Output Quantizer::experts_request(const Operand& operand, QuantizeMode mode) const {
-  if (!reads_tokens() || recipe_->calibrating_ || observed() || in_high_precision()) return {};
+  if (!reads_tokens() || !layouts_.one_scale() || recipe_->calibrating_ || observed() || in_high_precision())
+    return {};
   kernels::Fp8Output out = output_of(operand, mode_of(operand, mode));
   if (!mode.rowwise) out.rowwise = {};
   return out.wants_data() ? out : kernels::Fp8Output{};
@@ -293,6 +294,8 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
                                                .out = output_of(operand, mode)});
   const kernels::Matrix columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{};
   scaling_->quantize(context, {.groups = {.x = x,
+                                          .source = operand.source,
+                                          .topk = operand.topk,
                                           .rowwise = operand.rowwise,
                                           .columnwise = columnwise,
                                           .power_of_two = scaling_->power_of_two(),
@@ -303,6 +306,8 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
       context, {.x = x,
                 .offsets = operand.offsets,
                 .experts = experts_,
+                .source = operand.source,
+                .topk = operand.topk,
                 .rowwise = operand.rowwise.values,
                 .columnwise = columnwise.values,
                 .amax = mode.record_amax ? recipe_->table_.amax_of(index_).as<float>() : nullptr,

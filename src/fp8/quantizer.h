@@ -56,10 +56,12 @@ class Quantizer {
   /// True while passes of such a run are in high precision.
   bool in_high_precision() const;
   /// True for an operand of experts that can be quantized from tokens (Operand::source).
-  bool reads_tokens() const { return experts_ > 0 && layouts_.transposes(); }
+  bool reads_tokens() const { return experts_ > 0 && layouts_.quantized() && !layouts_.high_precision; }
+  /// True if it is always: memory for its rows in high precision is not needed.
+  bool only_reads_tokens() const { return reads_tokens() && !keeps_high_precision(); }
   /// True for an operand of experts that the ranks of its tokens quantize and send as FP8 (kernels/moe/send_fp8.h):
   /// both layouts have the same codes, and memory is not planned for rows in high precision anyway.
-  bool quantized_by_senders() const { return reads_tokens() && !keeps_high_precision(); }
+  bool quantized_by_senders() const { return only_reads_tokens() && layouts_.one_scale(); }
   /// True if the ranks of sequence parallelism gather quantized rows of an operand with this many tokens, false if they
   /// gather high-precision rows.
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;

@@ -98,7 +98,7 @@ void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations
   for (const Use& use : uses())
     use.linear->plan_input(
         plan, a.*use.input, use.use,
-        use.linear == shared_fc1_.get() || (use.linear == fc1_.get() && sends_fp8_inputs()));
+        use.linear == shared_fc1_.get() || (use.linear == fc1_.get() && fc1_->input_from_tokens()));
   add_tensors(plan, a, tokens, MemoryKind::activations,
               saved(recompute_, live(Step::fc1, Step::fc1_backward)),
               saved(recompute_, live(Step::fc2, Step::fc2_backward)));
@@ -163,7 +163,7 @@ void MoeFeedForward::plan_scratch(MemoryPlan& plan) {
 void MoeFeedForward::plan_gradients(MemoryPlan& plan, FeedForward::Gradients& gradients, bool) const {
   auto& g = static_cast<Gradients&>(gradients);
   for (const Use& use : uses())
-    use.linear->plan_grad(plan, g.*use.grad, use.use, use.linear == fc2_.get() && !sends_fp8_gradients());
+    use.linear->plan_grad(plan, g.*use.grad, use.use, use.linear == fc2_.get() && !fc2_->grad_from_tokens());
 }
 
 void MoeFeedForward::plan_inference(MemoryPlan& plan, FeedForward::Activations& activations,

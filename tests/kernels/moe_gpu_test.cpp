@@ -433,10 +433,11 @@ TEST(MoeGpu, GroupedGemmsOfGroupScalesMatchReference) {
         TestTensor x(context, DType::bf16, {rows, k}), dy(context, DType::bf16, {rows, n}),
             w(context, DType::bf16, {all, k}), y(context, DType::bf16, {rows, n}),
             dx(context, DType::bf16, {rows, k}), dw(context, DType::f32, {all, k}),
-            amax(context, DType::f32, {c.experts}), counters(context, DType::i64, {c.experts, 3});
+            tokens(context, DType::bf16, {c.tokens, k}), amax(context, DType::f32, {c.experts}),
+            counters(context, DType::i64, {c.experts, 3});
         fill_expert_rows(x, std::vector<int32_t>{0, static_cast<int32_t>(rows)}, 1.0f);
         dy.fill_normal(2), w.fill_normal(3), y.fill_value(0.0f), dx.fill_value(0.0f), amax.fill_value(0.0f);
-        context.zero(counters);
+        context.zero(counters), tokens.fill_normal(4);
         std::deque<TestTensor> memory;
         const auto matrix = [&](DType format, int64_t r, int64_t cols, ScaleLayout layout) {
           const TestTensor& values = memory.emplace_back(context, format, Shape{r, cols});
@@ -456,12 +457,15 @@ TEST(MoeGpu, GroupedGemmsOfGroupScalesMatchReference) {
         grouped_gemm(context, {.a = qdy, .b = qwt, .offsets = order.offsets, .out = dx});
         grouped_wgrad(context,
                       {.a = qdyt, .b = qxt, .offsets = order.offsets, .alignment = c.alignment, .out = dw});
-        count_quantized_experts(context, {.x = x,
-                                          .offsets = order.offsets,
-                                          .experts = c.experts,
-                                          .columnwise = qxt.values,
-                                          .amax = amax.get().as<float>(),
-                                          .counters = counters.get().as<Fp8Counters>()});
+        for (const bool copies : {false, true})
+          count_quantized_experts(context, {.x = copies ? tokens : x,
+                                            .offsets = order.offsets,
+                                            .experts = c.experts,
+                                            .source = copies ? order.source.get() : Tensor{},
+                                            .topk = copies ? c.topk : 1,
+                                            .columnwise = qxt.values,
+                                            .amax = amax.get().as<float>(),
+                                            .counters = counters.get().as<Fp8Counters>()});
         return std::pair{std::array{y.floats(), dx.floats(), dw.floats(), amax.floats()}, counters.raw()};
       };
       const auto actual = run(gpu), expected = run(cpu());

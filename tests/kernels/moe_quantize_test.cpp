@@ -132,10 +132,15 @@ TEST(Moe, QuantizesWeightsOfExperts) {
   EXPECT_EQ(with.read(), without.read());
 }
 
-TEST(Moe, CountsGroupsOfExperts) {
+/// `copies`: count the rows of tokens, each of which is the row itself.
+void count_groups(bool copies) {
   const MoeCase c{40, 4, 1, 128, true};
   const MoeOrder order(host(), c);
   const int64_t rows = order.rows(), cols = 128;
+  TestTensor source(host(), DType::i32, {rows});
+  std::vector<int32_t> same(static_cast<size_t>(rows));
+  for (size_t r = 0; r < same.size(); ++r) same[r] = static_cast<int32_t>(2 * r + r % 2);
+  source.fill_ints(same);
   TestTensor x(host(), DType::bf16, {rows, cols}), q(host(), DType::e4m3, {rows, cols}),
       t(host(), DType::e4m3, {cols, rows}), amax(host(), DType::f32, {c.experts}),
       counters(host(), DType::i64, {c.experts, 3});
@@ -151,6 +156,8 @@ TEST(Moe, CountsGroupsOfExperts) {
     count_quantized_experts(host(), {.x = x,
                                      .offsets = order.offsets,
                                      .experts = c.experts,
+                                     .source = copies ? source.get() : Tensor{},
+                                     .topk = copies ? 2 : 1,
                                      .rowwise = columnwise ? Tensor{} : q.get(),
                                      .columnwise = t,
                                      .amax = amax.get().as<float>(),
@@ -161,6 +168,11 @@ TEST(Moe, CountsGroupsOfExperts) {
   EXPECT_EQ(counts[1].saturated, 0u);
   EXPECT_EQ(counts[1].total, static_cast<unsigned long long>(2 * 128 * cols));
   EXPECT_EQ(counts[0].total, 0u);
+}
+
+TEST(Moe, CountsGroupsOfExperts) {
+  count_groups(false);
+  count_groups(true);
 }
 
 // The activation and its gradient, with the quantization of their results.

@@ -118,4 +118,12 @@ inline std::vector<float> group_values(int64_t rows, int64_t cols) {
   return values;
 }
 
+/// Rows that are copies of tokens (QuantizeGroups::source), in no order, some of them zeros.
+inline std::vector<int32_t> copied_rows(int64_t rows, int64_t tokens, int64_t topk) {
+  std::vector<int32_t> source;
+  for (int64_t r = 0; r < rows; ++r)
+    source.push_back(r % 11 == 7 ? -1 : static_cast<int32_t>((r * 37 + r / 5) % (tokens * topk)));
+  return source;
+}
+
 }  // namespace te::kernels

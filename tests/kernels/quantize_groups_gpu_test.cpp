@@ -2,8 +2,10 @@
 // equal.
 #include "kernels/quantize/quantize_groups.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/quantize_groups_cases.h"
 
@@ -17,15 +19,21 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
+/// With tokens: rows that are copies of them.
 void compare_groups(const GroupCase& c, const std::vector<float>& values, bool rows = true,
-                    bool columns = true) {
+                    bool columns = true, int64_t tokens = 0) {
+  constexpr int64_t kTopk = 3;
   SCOPED_TRACE(c.name());
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   const auto run = [&](const Context& context) {
-    TestTensor x(context, c.input, {c.rows, c.cols});
+    TestTensor x(context, c.input, {tokens > 0 ? tokens : c.rows, c.cols}),
+        source(context, DType::i32, {c.rows});
     x.fill(values);
+    source.fill_ints(copied_rows(c.rows, std::max<int64_t>(tokens, 1), kTopk));
     const GroupStorage storage(context, c);
-    quantize_groups(context, storage.args(x, rows, columns));
+    QuantizeGroups args = storage.args(x, rows, columns);
+    if (tokens > 0) args.source = source, args.topk = kTopk;
+    quantize_groups(context, args);
     return storage.read();
   };
   const GroupResult actual = run(gpu), expected = run(cpu);
@@ -52,6 +60,15 @@ TEST(QuantizeGroupsGpu, EachLayoutAlone) {
     compare_groups({144, 272, layout}, group_values(144, 272), true, false);
     compare_groups({144, 272, layout}, group_values(144, 272), false, true);
   }
+}
+
+TEST(QuantizeGroupsGpu, RowsOfTokens) {
+  TE_REQUIRE_GPU();
+  for (const GroupCase& c : {GroupCase{144, 272, ScaleLayout::vectors},
+                             {1920, 1392, ScaleLayout::vectors},
+                             {256, 128, ScaleLayout::vectors, DType::f32, DType::e5m2, false}})
+    for (const auto& [rows, columns] : {std::pair{true, true}, {true, false}, {false, true}})
+      compare_groups(c, group_values(200, c.cols), rows, columns, 200);
 }
 
 TEST(QuantizeGroupsGpu, SpecialValues) {

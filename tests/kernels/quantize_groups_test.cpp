@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/moe/permute.h"
 #include "kernels/quantize_groups_cases.h"
 
 namespace te::kernels {
@@ -85,6 +86,33 @@ TEST(QuantizeGroups, EachLayoutAlone) {
   }
 }
 
+// As quantization of the copies that permute() makes.
+TEST(QuantizeGroups, RowsOfTokens) {
+  const Context context = Context::cpu();
+  constexpr int64_t kTokens = 40, kTopk = 3;
+  for (const GroupCase& c : {GroupCase{144, 272, ScaleLayout::vectors},
+                             GroupCase{256, 128, ScaleLayout::vectors, DType::f32, DType::e5m2, false}}) {
+    TestTensor tokens(context, c.input, {kTokens, c.cols}), source(context, DType::i32, {c.rows}),
+        copies(context, c.input, {c.rows, c.cols});
+    tokens.fill(group_values(kTokens, c.cols));
+    source.fill_ints(copied_rows(c.rows, kTokens, kTopk));
+    permute(context, {.x = tokens, .source = source, .topk = kTopk, .rows = copies});
+    const GroupStorage storage(context, c), expected(context, c);
+    QuantizeGroups args = storage.args(tokens);
+    args.source = source, args.topk = kTopk;
+    quantize_groups(context, args);
+    quantize_groups(context, expected.args(copies));
+    const GroupResult result = storage.read(), of_copies = expected.read();
+    EXPECT_EQ(result.rowwise, of_copies.rowwise);
+    EXPECT_EQ(result.columnwise, of_copies.columnwise);
+    EXPECT_EQ(result.row_scales, of_copies.row_scales);
+    EXPECT_EQ(result.column_scales, of_copies.column_scales);
+    EXPECT_EQ(result.amax, of_copies.amax);
+    EXPECT_EQ(result.counters.flushed, of_copies.counters.flushed);
+    EXPECT_EQ(result.counters.total, of_copies.counters.total);
+  }
+}
+
 TEST(QuantizeGroups, PowersOfTwoAreRoundedDown) {
   EXPECT_EQ(group_scale(448.0f, 448.0f, 1.0f, true), 1.0f);
   EXPECT_EQ(group_scale(449.0f, 448.0f, 1.0f, true), 0.5f);
@@ -138,6 +166,10 @@ TEST(QuantizeGroups, RejectsInvalidArguments) {
   QuantizeGroups wrong = storage.args(x);
   wrong.rowwise.layout = ScaleLayout::rows;
   EXPECT_THROW(quantize_groups(context, wrong), InternalError);
+  TestTensor source(context, DType::i32, {16});
+  QuantizeGroups by_rows = other.args(x);
+  by_rows.source = source;
+  EXPECT_THROW(quantize_groups(context, by_rows), InternalError);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ void quantize_experts_cpu(const Context& context, const QuantizeExperts& args) {
 }
 
 void count_quantized_experts_cpu(const CountQuantizedExperts& args) {
-  const int64_t all_rows = args.x.rows(), cols = args.x.cols();
+  const int64_t cols = args.x.cols(), all_rows = args.source ? args.source.numel() : args.x.rows();
   const bool rowwise = static_cast<bool>(args.rowwise);
   const uint8_t* const bytes = rowwise ? args.rowwise.as<uint8_t>() : args.columnwise.as<uint8_t>();
   for (int64_t e = 0; e < args.experts; ++e) {
@@ -80,7 +80,8 @@ void count_quantized_experts_cpu(const CountQuantizedExperts& args) {
       const auto* const x = args.x.as<decltype(zero)>();
       for (int64_t r = rows.first; r < rows.first + rows.count; ++r)
         for (int64_t c = 0; c < cols; ++c) {
-          const float value = to_float(x[r * cols + c]);
+          const int64_t from = args.source ? args.source.as<int32_t>()[r] : r * args.topk;
+          const float value = from < 0 ? 0.0f : to_float(x[from / args.topk * cols + c]);
           amax = amax_of(amax, value);
           const uint8_t q = bytes[rowwise ? r * cols + c : c * all_rows + r];
           flushed += value != 0.0f && (q & 0x7f) == 0 ? 1 : 0;
@@ -121,6 +122,7 @@ void quantize_experts(const Context& context, const QuantizeExperts& args) {
 void count_quantized_experts(const Context& context, const CountQuantizedExperts& args) {
   const char* op = "count_quantized_experts";
   check_rows_of_experts(op, args.x, args.offsets, args.experts);
+  TE_CHECK(!args.source || (args.offsets && args.topk > 0), "{}: source needs offsets and topk", op);
   TE_CHECK((args.rowwise || args.columnwise) && args.counters != nullptr,
            "{}: quantized values and counters are required", op);
   TE_DISPATCH_CUDA(context, count_quantized_experts, args);

@@ -35,11 +35,12 @@ struct InputRows {
     return from < 0 ? nullptr : x + int64_t{from / topk} * cols;
   }
 };
-template <class T>
-InputRows<T> input_rows(const QuantizeExperts& a) {
-  return {a.x.as<T>(), a.source.as<int32_t>(), static_cast<int>(a.topk), a.x.cols()};
+template <class T, class Args>
+InputRows<T> input_rows(const Args& a) {
+  return {a.x.template as<T>(), a.source.template as<int32_t>(), static_cast<int>(a.topk), a.x.cols()};
 }
-int64_t rows_of(const QuantizeExperts& a) {
+template <class Args>
+int64_t rows_of(const Args& a) {
   return a.source ? a.source.numel() : a.x.rows();
 }
 
@@ -257,17 +258,18 @@ __global__ void __launch_bounds__(kTileThreads, kPass == QuantizePass::all ? kTi
 /// A block processes a row.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads)
-    count_kernel(const T* x, RowsOfExperts of_experts, int64_t rows, int64_t cols, const uint8_t* rowwise,
+    count_kernel(InputRows<T> x, RowsOfExperts of_experts, int64_t rows, const uint8_t* rowwise,
                  const uint8_t* columnwise, float* amax, Fp8Counters* counters) {
   __shared__ uint32_t shared[kWarpSize];
-  const int64_t r = blockIdx.x;
+  const int64_t r = blockIdx.x, cols = x.cols;
+  const T* const row = x.row(r);
   const int e = of_experts.expert_of(r);
   if (e < 0) return;
   ThreadCounters own;
   unsigned elements = 0;
   uint32_t bits = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kTileThreads, ++elements) {
-    const float value = load_float(x + r * cols + c);
+    const float value = row != nullptr ? load_float(row + c) : 0.0f;
     const uint8_t q = rowwise != nullptr ? rowwise[r * cols + c] : columnwise[c * rows + r];
     bits = max(bits, abs_bits(value));
     own.flushed += value != 0.0f && (q & 0x7f) == 0 ? 1u : 0u;
@@ -360,9 +362,9 @@ void quantize_of(const Context& context, const QuantizeExperts& a) {
 
 template <class T>
 void count_of(const Context& context, const CountQuantizedExperts& a) {
-  count_kernel<T><<<static_cast<unsigned>(a.x.rows()), kTileThreads, 0, cuda_stream(context)>>>(
-      a.x.as<T>(), rows_of_experts(a), a.x.rows(), a.x.cols(), a.rowwise.as<uint8_t>(),
-      a.columnwise.as<uint8_t>(), a.amax, a.counters);
+  count_kernel<T><<<static_cast<unsigned>(rows_of(a)), kTileThreads, 0, cuda_stream(context)>>>(
+      input_rows<T>(a), rows_of_experts(a), rows_of(a), a.rowwise.as<uint8_t>(), a.columnwise.as<uint8_t>(),
+      a.amax, a.counters);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -30,6 +30,8 @@ Fp8Output output_of_expert(const Fp8Output& all, int64_t expert);
 struct CountQuantizedExperts {
   Tensor x, offsets;  ///< as above
   int64_t experts = 1;
+  Tensor source;  ///< as above
+  int64_t topk = 1;
   Tensor rowwise, columnwise;  ///< FP8 [rows, cols], [cols, rows]; one may be empty, the first is counted
   float* amax = nullptr;       ///< [experts]: updated with max |x|; may be null
   Fp8Counters* counters = nullptr;  ///< [experts]

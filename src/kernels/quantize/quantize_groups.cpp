@@ -30,12 +30,16 @@ void check_output(const char* name, const Matrix& output, int64_t rows, int64_t 
 
 void check_args(const QuantizeGroups& args) {
   check_grad("quantize_groups", "x", args.x);
-  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  if (args.source) check_dtype("quantize_groups", "source", args.source, DType::i32);
+  const int64_t rows = quantized_rows(args), cols = args.x.cols();
   TE_CHECK(rows % kMultiple == 0 && cols % kMultiple == 0,
-           "quantize_groups: rows and columns of x {} must be multiples of 16", args.x.shape.str());
+           "quantize_groups: {} rows of {} columns, must be multiples of 16", rows, cols);
   TE_CHECK(args.rowwise || args.columnwise, "quantize_groups: rowwise or columnwise output is required");
   check_output("rowwise", args.rowwise, rows, cols);
   check_output("columnwise", args.columnwise, cols, rows);
+  const Matrix& some = args.rowwise ? args.rowwise : args.columnwise;
+  TE_CHECK(!args.source || (some.layout == ScaleLayout::vectors && args.topk > 0),
+           "quantize_groups: rows of tokens need scales of vectors and topk");
   if (args.rowwise && args.columnwise)
     TE_CHECK(args.rowwise.layout == args.columnwise.layout && args.rowwise.dtype() == args.columnwise.dtype(),
              "quantize_groups: rowwise and columnwise outputs differ in scale layout or format");
@@ -113,13 +117,16 @@ void quantize_groups_cpu(const QuantizeGroups& args) {
   const int64_t cols = args.x.cols();
   visit_high_precision(args.x.dtype, [&](auto zero) {
     const auto* x = args.x.as<decltype(zero)>();
+    const auto* source = args.source.as<int32_t>();
+    const auto value = [&](int64_t r, int64_t c) {
+      if (source == nullptr) return to_float(x[r * cols + c]);
+      return source[r] < 0 ? 0.0f : to_float(x[source[r] / args.topk * cols + c]);
+    };
     uint32_t amax = 0;
-    if (args.rowwise)
-      amax = write_output(args, args.rowwise, args.counters,
-                          [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+    if (args.rowwise) amax = write_output(args, args.rowwise, args.counters, value);
     if (args.columnwise)
       amax = write_output(args, args.columnwise, args.rowwise ? nullptr : args.counters,
-                          [x, cols](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
+                          [&](int64_t r, int64_t c) { return value(c, r); });
     if (args.amax != nullptr) *args.amax = amax_of(*args.amax, std::bit_cast<float>(amax));
   });
 }

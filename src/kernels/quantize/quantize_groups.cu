@@ -2,6 +2,9 @@
 // a vector's or block's scale: it reads the tile once into registers, computes the amax of its rows, its columns or the
 // whole tile, and writes both layouts. A warp holds 16 rows, and a lane 4 columns of them.
 //
+// Rows that are copies of tokens are read from them. Their tiles are in the order of columns, so that copies of a token
+// are read from the L2 cache.
+//
 // Rows (ScaleLayout::rows) are longer than a tile: a separate pass over x stores the amax of every row and column where
 // their scales will be, the quantization kernel reads it there, and a final launch converts it to inverse scales.
 #include <type_traits>
@@ -35,6 +38,8 @@ struct Target {
   float* amax;
   Fp8Counters* counters;
   int64_t rows, cols;
+  const int32_t* source;  ///< null: the rows of x
+  unsigned topk;
 };
 
 struct Shared {
@@ -72,21 +77,40 @@ struct ThreadPosition {
   int warp, lane;
   int64_t tile_row, tile_col, row, col;
   bool inside;
-  __device__ ThreadPosition(int64_t rows, int64_t cols) {
-    const auto across = static_cast<unsigned>((cols + kSide - 1) / kSide);
+  __device__ explicit ThreadPosition(const Target& target) {
+    const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kSide - 1) / kSide); };
+    const bool by_columns = target.source != nullptr;
+    const unsigned length = tiles(by_columns ? target.rows : target.cols);
+    const unsigned first = blockIdx.x / length, second = blockIdx.x % length;
     warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    tile_row = int64_t{blockIdx.x / across} * kSide, tile_col = int64_t{blockIdx.x % across} * kSide;
+    tile_row = int64_t{by_columns ? second : first} * kSide;
+    tile_col = int64_t{by_columns ? first : second} * kSide;
     row = tile_row + warp * kRows, col = tile_col + lane * kCols;
-    inside = row < rows && col < cols;
+    inside = row < target.rows && col < target.cols;
   }
 };
 
 template <class T>
-__device__ void load_tile(const T* x, int64_t cols, const ThreadPosition& place, Quad<T> (&values)[kRows]) {
+__device__ void load_tile(const T* x, const Target& target, const ThreadPosition& place,
+                          Quad<T> (&values)[kRows]) {
+  if (target.source != nullptr) {
+    const int64_t row = place.row + place.lane;
+    int from = place.lane < kRows && row < target.rows ? target.source[row] : -1;
+    if (from >= 0) from = static_cast<int>(static_cast<unsigned>(from) / target.topk);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int token = __shfl_sync(0xffffffffu, from, i);
+      if (place.inside && token >= 0)
+        values[i].load(x + int64_t{token} * target.cols + place.col);
+      else
+        values[i].clear();
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     if (place.inside)
-      values[i].load(x + (place.row + i) * cols + place.col);
+      values[i].load(x + (place.row + i) * target.cols + place.col);
     else
       values[i].clear();
   }
@@ -195,23 +219,28 @@ __device__ void write_columns(const Quad<T> (&values)[kRows], const Target& targ
   }
 }
 
-/// Computes the scales of a thread's 16 rows; with vectors, also stores them.
+/// Computes the scales of a warp's 16 rows; with vectors, also stores them. A lane computes that of one row.
 template <class T, ScaleLayout kLayout>
 __device__ void row_scales(const Quad<T> (&values)[kRows], uint32_t tile_amax, const Target& target,
                            const ThreadPosition& place, float (&scale)[kRows]) {
+  const int64_t row = place.row + place.lane;
+  const bool has_row = place.lane < kRows && row < target.rows;
+  uint32_t amax = tile_amax;
+  if constexpr (kLayout == ScaleLayout::vectors) {
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int64_t row = place.row + i;
-    if constexpr (kLayout == ScaleLayout::vectors) {
-      scale[i] = scale_for(__reduce_max_sync(0xffffffffu, amax_of(values[i])), target);
-      if (place.lane == 0 && row < target.rows)
-        target.rowwise.scales[place.tile_col / kSide * target.rowwise.stride + row] = 1.0f / scale[i];
-    } else if constexpr (kLayout == ScaleLayout::blocks) {
-      scale[i] = scale_for(tile_amax, target);
-    } else {  // rows: the amax is stored in place of the scale
-      scale[i] = row < target.rows ? scale_for(__float_as_uint(target.rowwise.scales[row]), target) : 1.0f;
+    for (int i = 0; i < kRows; ++i) {
+      const uint32_t of_row = __reduce_max_sync(0xffffffffu, amax_of(values[i]));
+      if (place.lane == i) amax = of_row;
     }
+  } else if constexpr (kLayout == ScaleLayout::rows) {  // the amax is stored in place of the scale
+    amax = has_row ? __float_as_uint(target.rowwise.scales[row]) : 0;
   }
+  const float own = scale_for(amax, target);
+  if (kLayout == ScaleLayout::vectors && has_row)
+    target.rowwise.scales[place.tile_col / kSide * target.rowwise.stride + row] = 1.0f / own;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+    scale[i] = kLayout == ScaleLayout::blocks ? own : __shfl_sync(0xffffffffu, own, i);
 }
 
 /// Computes the scales of the tile's columns in shared memory; with vectors, also stores them. All threads must call
@@ -251,12 +280,13 @@ template <class T, DType kFormat, ScaleLayout kLayout>
 __global__ void __launch_bounds__(kThreads)
     quantize_groups_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ Shared shared;
-  const ThreadPosition place(target.rows, target.cols);
+  const ThreadPosition place(target);
   Quad<T> values[kRows];
-  load_tile(x, target.cols, place, values);
+  load_tile(x, target, place, values);
   // 1. Amax of the groups in the tile; that of whole rows and columns was computed by amax_kernel
   uint32_t tile_amax = 0;
-  if (kLayout != ScaleLayout::rows || target.amax != nullptr) {
+  if (kLayout == ScaleLayout::blocks || target.amax != nullptr ||
+      (kLayout == ScaleLayout::vectors && target.columnwise.values != nullptr)) {
     reduce_columns(values, place, shared);
     tile_amax = reduce_tile(place, shared);
   }
@@ -282,9 +312,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads) amax_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ Shared shared;
-  const ThreadPosition place(target.rows, target.cols);
+  const ThreadPosition place(target);
   Quad<T> values[kRows];
-  load_tile(x, target.cols, place, values);
+  load_tile(x, target, place, values);
   if (target.rowwise.values != nullptr) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -336,8 +366,10 @@ void quantize_groups(const Context& context, const QuantizeGroups& args) {
                       .power_of_two = args.power_of_two,
                       .amax = args.amax,
                       .counters = args.counters,
-                      .rows = args.x.rows(),
-                      .cols = args.x.cols()};
+                      .rows = quantized_rows(args),
+                      .cols = args.x.cols(),
+                      .source = args.source.as<int32_t>(),
+                      .topk = static_cast<unsigned>(args.topk)};
   TE_CHECK(is_aligned(args.x.data, 16) && is_aligned(target.rowwise.values, 4) &&
                is_aligned(target.columnwise.values, 16),
            "quantize_groups: x, rowwise and columnwise must be aligned to 16 bytes");

@@ -18,7 +18,11 @@
 namespace te::kernels {
 
 struct QuantizeGroups {
-  Tensor x;           ///< [rows, cols] fp32 or bf16; both multiples of 16
+  Tensor x;  ///< [rows, cols] fp32 or bf16; both multiples of 16
+  /// Optional i32 [rows], with ScaleLayout::vectors: quantize the rows that permute() would copy from x [tokens, cols]
+  /// (kernels/moe/permute.h).
+  Tensor source;
+  int64_t topk = 1;   ///< with source
   Matrix rowwise;     ///< output [rows, cols] FP8 with scales, or empty
   Matrix columnwise;  ///< output [cols, rows] in the same format and scale layout, or empty
   bool power_of_two = true;
@@ -28,5 +32,9 @@ struct QuantizeGroups {
   Fp8Counters* counters = nullptr;
 };
 void quantize_groups(const Context& context, const QuantizeGroups& args);
+/// Rows of the output.
+inline int64_t quantized_rows(const QuantizeGroups& args) {
+  return args.source ? args.source.numel() : args.x.rows();
+}
 
 }  // namespace te::kernels

@@ -62,7 +62,7 @@ QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const
 // --- memory ------------------------------------------------------------------------------------------------
 
 void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const {
-  enum class Layout : uint8_t { rowwise, columnwise };
+  enum class Layout : uint8_t { rowwise, columnwise, rowwise_scales, columnwise_scales };
   if (recipe_ != nullptr)
     recipe_->largest_operand_ = std::max(recipe_->largest_operand_, memory.rows * memory.cols);
   if (!layouts_.quantized()) return;
@@ -73,22 +73,28 @@ void Quantizer::plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandM
              {memory.tag / layout, lifetime});
   };
   const int64_t scales_of_tensors = std::max(experts_, 1);
-  const auto scales = [&](kernels::Matrix& matrix, const char* suffix, int64_t rows, int64_t cols) {
+  // Scales of vectors take a share of the memory that counts, and live as long as their values.
+  const bool vectors = layouts_.scales == kernels::ScaleLayout::vectors;
+  const auto scales = [&](kernels::Matrix& matrix, const char* suffix, int64_t rows, int64_t cols,
+                          Layout layout, Lifetime lifetime) {
     if (layouts_.scales == kernels::ScaleLayout::none) return;
     plan.add(
         {operand, matrix.scales}, memory.name + suffix, memory.scales, kernels::scale_dtype(layouts_.scales),
-        layouts_.one_scale() ? Shape{scales_of_tensors} : kernels::scale_shape(layouts_.scales, rows, cols));
+        layouts_.one_scale() ? Shape{scales_of_tensors} : kernels::scale_shape(layouts_.scales, rows, cols),
+        {memory.tag / layout, vectors ? lifetime : Lifetime{}});
   };
   if (rowwise && memory.plans_rowwise)
     values(operand.rowwise, ".rowwise", {memory.rows, memory.cols}, Layout::rowwise, memory.rowwise);
   if (columnwise && memory.plans_columnwise)
     values(operand.columnwise, ".columnwise", {memory.cols, memory.rows}, Layout::columnwise,
            memory.columnwise);
-  if (rowwise) scales(operand.rowwise, ".scale_inv", memory.rows, memory.cols);
+  if (rowwise)
+    scales(operand.rowwise, ".scale_inv", memory.rows, memory.cols, Layout::rowwise_scales, memory.rowwise);
   if (columnwise && rowwise && layouts_.one_scale())
     plan.alias({operand, operand.columnwise.scales}, {operand, operand.rowwise.scales});
   else if (columnwise)
-    scales(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
+    scales(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows, Layout::columnwise_scales,
+           memory.columnwise);
   if (layouts_.scales == kernels::ScaleLayout::nvfp4) {
     const auto factor = [&](kernels::Matrix& matrix, const char* suffix) {
       plan.add({operand, matrix.factor}, memory.name + suffix, memory.scales, DType::f32, {1});

@@ -3,6 +3,7 @@
 #include "fp8/operand.h"
 
 #include <cmath>
+#include <deque>
 
 #include "core/error.h"
 #include "core/float_types.h"
@@ -164,6 +165,27 @@ TEST(Operand, HasTheLayoutsThatThePassRequested) {
   ready = quantizer.complete(context, operand, values, {});
   quantizer.add_rowwise(context, operand, ready);
   EXPECT_TRUE(ready.high_precision && !ready.rowwise && !ready.columnwise);
+}
+
+// Scales of vectors are a 32nd of their values' memory.
+TEST(Operand, LayersShareTheMemoryOfValuesAndTheirScales) {
+  enum class Tag : uint8_t { operand };
+  const auto recipe = fp8::make_recipe({.fp8 = Fp8Mode::hybrid, .fp8_recipe = Fp8Recipe::blockwise}, 4);
+  const auto bytes = [&](int layers) {
+    MemoryPlan plan;
+    std::deque<Planned<Operand>> operands;
+    for (int layer = 0; layer < layers; ++layer)
+      recipe->quantizer({layer, LinearKind::fc1}, OperandRole::grad_output)
+          .plan(plan, operands.emplace_back(),
+                {.name = fmt::format("layers.{}", layer),
+                 .rows = 256,
+                 .cols = 128,
+                 .tag = Tag::operand,
+                 .rowwise = Lifetime(0, 1),
+                 .columnwise = Lifetime(1, 2)});
+    return plan.total_bytes();
+  };
+  EXPECT_EQ(bytes(4), bytes(1));
 }
 
 // --- a recipe of the test ----------------------------------------------------------------------------------

@@ -235,8 +235,8 @@ OpCost cost_of(const Quantize& args) {
 }
 
 OpCost cost_of(const QuantizeGroups& args) {
-  return moves(
-      {args.x, args.rowwise.values, args.rowwise.scales, args.columnwise.values, args.columnwise.scales});
+  return moves({args.x, args.source, args.rowwise.values, args.rowwise.scales, args.columnwise.values,
+                args.columnwise.scales});
 }
 
 OpCost cost_of(const QuantizeMx& args) {
@@ -373,13 +373,13 @@ OpCost cost_of(const ExpertActivationBackward& args) {
 
 /// Current scales need the values twice.
 OpCost cost_of(const QuantizeExperts& args) {
-  OpCost cost = moves({args.x}, args.out);
+  OpCost cost = moves({args.x, args.source}, args.out);
   if (args.out.requantize.current_scale != nullptr) cost.bytes += tensor_bytes(args.x);
   return cost;
 }
 
 OpCost cost_of(const CountQuantizedExperts& args) {
-  return moves({args.x, args.rowwise ? args.rowwise : args.columnwise});
+  return moves({args.x, args.source, args.rowwise ? args.rowwise : args.columnwise});
 }
 
 OpCost cost_of(const SentRanges& args) {

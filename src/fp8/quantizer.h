@@ -35,8 +35,9 @@ struct OperandMemory {
   std::string name;  ///< "layers.0.mlp.linear_fc1.input"
   int64_t rows = 0, cols = 0;
   MemoryKind values = MemoryKind::activations, scales = MemoryKind::activations;
-  ScratchTag tag{};              ///< of the operand
-  Lifetime rowwise, columnwise;  ///< of the layouts' values; empty: not shared with other tensors
+  ScratchTag tag{};  ///< of the operand
+  /// Of the layouts' values, and of scales of vectors; empty: not shared with other tensors.
+  Lifetime rowwise, columnwise;
   bool has_columnwise = true;
   bool keeps_scale = false;      ///< a layout is quantized again later, with Operand::scale
   bool plans_rowwise = true;     ///< false: the caller provides the memory of the row-wise values
@@ -56,12 +57,15 @@ class Quantizer {
   /// True while passes of such a run are in high precision.
   bool in_high_precision() const;
   /// True for an operand of experts that can be quantized from tokens (Operand::source).
-  bool reads_tokens() const { return experts_ > 0 && layouts_.quantized() && !layouts_.high_precision; }
+  bool reads_tokens() const {
+    return experts_ > 0 && layouts_.quantized() && !layouts_.high_precision &&
+           (layouts_.one_scale() || layouts_.scales == kernels::ScaleLayout::vectors);
+  }
   /// True if it is always: memory for its rows in high precision is not needed.
-  bool only_reads_tokens() const { return reads_tokens() && !keeps_high_precision(); }
+  bool always_reads_tokens() const { return reads_tokens() && !keeps_high_precision(); }
   /// True for an operand of experts that the ranks of its tokens quantize and send as FP8 (kernels/moe/send_fp8.h):
   /// both layouts have the same codes, and memory is not planned for rows in high precision anyway.
-  bool quantized_by_senders() const { return only_reads_tokens() && layouts_.one_scale(); }
+  bool quantized_by_senders() const { return always_reads_tokens() && layouts_.one_scale(); }
   /// True if the ranks of sequence parallelism gather quantized rows of an operand with this many tokens, false if they
   /// gather high-precision rows.
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;

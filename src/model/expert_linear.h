@@ -61,8 +61,8 @@ class ExpertLinear : public Linear {
   }
 
   /// True if the copies need no memory.
-  bool input_from_tokens() const { return input_quantizer_.only_reads_tokens(); }
-  bool grad_from_tokens() const { return grad_quantizer_.only_reads_tokens(); }
+  bool input_from_tokens() const { return input_quantizer_.always_reads_tokens(); }
+  bool grad_from_tokens() const { return grad_quantizer_.always_reads_tokens(); }
 
   /// For the producer of the input in forward() or in complete_input(), and of dy. Empty: it writes high precision.
   kernels::Fp8Output input_request(const Operand& input, const Pass& pass) const {

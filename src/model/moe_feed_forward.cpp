@@ -193,18 +193,18 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                     .step_sums = statistics_.sums});
 }
 
-MoeFeedForward::RowMemory MoeFeedForward::memory_of(const Activations& a, const Rows& rows,
-                                                    const Gradients* g) const {
+MoeFeedForward::ExpertBuffers MoeFeedForward::memory_of(const Activations& a, const Rows& rows,
+                                                        const Gradients* g) const {
   const int64_t count = rows.source.numel();
-  RowMemory memory{a.fc1_input.first_rows(count),  a.fc2_input.first_rows(count),  {}, {},
-                   a.fc1_out.slice_rows(0, count), a.fc2_out.slice_rows(0, count), {}, {}};
+  ExpertBuffers memory{a.fc1_input.first_rows(count),  a.fc2_input.first_rows(count),  {}, {},
+                       a.fc1_out.slice_rows(0, count), a.fc2_out.slice_rows(0, count), {}, {}};
   if (g == nullptr) return memory;
   memory.d_fc1 = g->fc1.first_rows(count), memory.d_fc2 = g->fc2.first_rows(count);
   memory.d_act = d_act_.slice_rows(0, count), memory.d_input = d_input_rows_.slice_rows(0, count);
   return memory;
 }
 
-ExpertRows MoeFeedForward::expert_activation(const Context& context, const RowMemory& memory,
+ExpertRows MoeFeedForward::expert_activation(const Context& context, const ExpertBuffers& memory,
                                              const Rows& rows, const kernels::Fp8Output& fp8) const {
   kernels::expert_activation(context, {.kind = kind_,
                                        .x = memory.fc1_out,
@@ -244,7 +244,7 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
                              const ProducedOperand&, const Tensor& y, const Pass& pass) {
   auto& a = static_cast<Activations&>(activations);
   const Rows rows = own_rows(a);
-  const RowMemory memory = dispatch_ ? RowMemory{} : memory_of(a, rows);
+  const ExpertBuffers memory = dispatch_ ? ExpertBuffers{} : memory_of(a, rows);
   // 1. Router; order of the rows. With other ranks' experts, tokens are sent to them, and steps 2 to 4 of the experts
   //    run when they have arrived.
   pass.begin_step(context, Step::fc1);
@@ -312,7 +312,7 @@ void MoeFeedForward::forward_rounds(const Context& context, Activations& a, cons
   const Pass own = pass_of_rounds(a, pass);
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, sent);
-    const RowMemory memory = memory_of(a, rows);
+    const ExpertBuffers memory = memory_of(a, rows);
     const ExpertRows x = fc1_->input_rows(context, received(rows, rows.x), memory.fc1_input.high_precision);
     fc1_->forward(context, memory.fc1_input, x, memory.fc1_out, own);
     const ExpertRows activated =
@@ -338,7 +338,7 @@ void MoeFeedForward::shared_backward(const Context& context, const Tensor& dy, A
 }
 
 // In place of the outputs of the up projections.
-ExpertRows MoeFeedForward::expert_activation_backward(const Context& context, const RowMemory& memory,
+ExpertRows MoeFeedForward::expert_activation_backward(const Context& context, const ExpertBuffers& memory,
                                                       const Rows& rows, const Tensor& d_probs,
                                                       const kernels::Fp8Output& fp8) const {
   kernels::expert_activation_backward(context, {.kind = kind_,
@@ -388,7 +388,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
   const Tensor& dy = d_output.high_precision;
   const Pass recomputed = pass.recomputed();
   const Rows rows = own_rows(a);
-  const RowMemory memory = dispatch_ ? RowMemory{} : memory_of(a, rows, &g);
+  const ExpertBuffers memory = dispatch_ ? ExpertBuffers{} : memory_of(a, rows, &g);
   ExpertDispatch::Sent sent;
   // 5'. Rows of dy. 4'. Down projection.
   number_rows(context, a, pass);
@@ -455,7 +455,7 @@ void MoeFeedForward::backward_rounds(const Context& context, Activations& a, Gra
   const Pass recomputed = pass_of_rounds(a, pass.recomputed());
   for (int round = 0; round < a.routing.rounds; ++round) {
     const Rows rows = dispatch_->receive(context, a.routing, round, sent);
-    const RowMemory memory = memory_of(a, rows, &g);
+    const ExpertBuffers memory = memory_of(a, rows, &g);
     const ExpertRows x = fc1_->input_rows(context, received(rows, rows.x), memory.fc1_input.high_precision);
     const ReadyOperand input = again ? fc1_->forward(context, memory.fc1_input, x, memory.fc1_out, recomputed)
                                      : fc1_->complete_input(context, memory.fc1_input, x, recomputed);

@@ -5,8 +5,9 @@
 //     + gate(x) * shared_fc2(activation(shared_fc1(x)))                   optional, the gate too
 //
 // Tokens are copied to rows that are ordered by experts (kernels/moe/permute.h), so that a GEMM of all experts is one
-// grouped GEMM (model/expert_linear.h). A layer saves the input and the output of fc1; the permuted input is copied,
-// and for FP8 quantized, again in the backward pass, which is cheaper than the memory of topk copies of each token.
+// grouped GEMM (model/expert_linear.h). A layer saves the input and the output of fc1; the permuted input is copied
+// again in the backward pass, which is cheaper than the memory of topk copies of each token. Where all GEMMs of an
+// operand are in FP8, it is quantized from the tokens instead.
 //
 // The router and the gate run in FP32 in every precision (kernels/moe/router.h).
 //
@@ -149,16 +150,16 @@ class MoeFeedForward final : public FeedForward {
   using Rows = ExpertDispatch::Rows;
   Rows own_rows(const Activations& a) const { return {a.offsets, a.source, a.probs, {}, {}, numbers_}; }
   /// The memory of rows: as many of the planned ones as `rows` has.
-  struct RowMemory {
+  struct ExpertBuffers {
     Operand fc1_input, fc2_input, d_fc1, d_fc2;
     Tensor fc1_out, fc2_out, d_act, d_input;
   };
-  RowMemory memory_of(const Activations& a, const Rows& rows, const Gradients* g = nullptr) const;
+  ExpertBuffers memory_of(const Activations& a, const Rows& rows, const Gradients* g = nullptr) const;
   void number_rows(const Context& context, const Activations& a, const Pass& pass) const;
   void limit(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   /// Returns the input of fc2; `fp8`: its request.
-  ExpertRows expert_activation(const Context& context, const RowMemory& memory, const Rows& rows,
+  ExpertRows expert_activation(const Context& context, const ExpertBuffers& memory, const Rows& rows,
                                const kernels::Fp8Output& fp8) const;
   void shared_activation(const Context& context, const Activations& a) const;
   /// Tokens, of which the experts' rows are copies.
@@ -186,7 +187,7 @@ class MoeFeedForward final : public FeedForward {
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;
   /// Returns dy of fc1; `fp8`: its request.
-  ExpertRows expert_activation_backward(const Context& context, const RowMemory& memory, const Rows& rows,
+  ExpertRows expert_activation_backward(const Context& context, const ExpertBuffers& memory, const Rows& rows,
                                         const Tensor& d_probs, const kernels::Fp8Output& fp8) const;
   void shared_activation_backward(const Context& context, const Activations& a) const;
   void backward_rounds(const Context& context, Activations& a, Gradients& g, const ExpertDispatch::Sent& sent,

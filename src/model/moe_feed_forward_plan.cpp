@@ -175,7 +175,8 @@ void MoeFeedForward::plan_inference(MemoryPlan& plan, FeedForward::Activations& 
     plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {count, width});
   };
   const int64_t permuted = rows_of(rows, true);
-  add({a.fc1_input, a.fc1_input.high_precision}, ".experts.linear_fc1.input", permuted, dims_.hidden);
+  if (!fc1_->input_from_tokens())
+    add({a.fc1_input, a.fc1_input.high_precision}, ".experts.linear_fc1.input", permuted, dims_.hidden);
   add({a.fc2_input, a.fc2_input.high_precision}, ".experts.linear_fc2.input", permuted, ffn_);
   add(a.fc2_out, ".experts.out", permuted, dims_.hidden);
   fc1_->plan_inference_input(plan, a.fc1_input, permuted);

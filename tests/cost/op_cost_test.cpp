@@ -179,6 +179,10 @@ TEST(OpCost, OfQuantizationWithGroupScales) {
                             .rowwise = {rows, row_scales, ScaleLayout::vectors},
                             .columnwise = {columns, column_scales, ScaleLayout::vectors}};
   EXPECT_EQ(op_cost(std::any(args)).bytes, 64 * 256 * (2 + 1 + 1) + 4 * (2 * 64 + 256));
+  TestTensor tokens(cpu, DType::bf16, {16, 256}), source(cpu, DType::i32, {64});
+  QuantizeGroups copies = args;
+  copies.x = tokens, copies.source = source, copies.topk = 4;
+  EXPECT_EQ(op_cost(std::any(copies)).bytes, 16 * 256 * 2 + 64 * 4 + 64 * 256 * (1 + 1) + 4 * (2 * 64 + 256));
 }
 
 TEST(OpCost, OfUnknownArguments) {

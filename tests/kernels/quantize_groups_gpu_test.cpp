@@ -21,7 +21,7 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 
 /// With tokens: rows that are copies of them.
 void compare_groups(const GroupCase& c, const std::vector<float>& values, bool rows = true,
-                    bool columns = true, int64_t tokens = 0) {
+                    bool columns = true, int64_t tokens = 0, bool statistics = true) {
   constexpr int64_t kTopk = 3;
   SCOPED_TRACE(c.name());
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
@@ -33,6 +33,7 @@ void compare_groups(const GroupCase& c, const std::vector<float>& values, bool r
     const GroupStorage storage(context, c);
     QuantizeGroups args = storage.args(x, rows, columns);
     if (tokens > 0) args.source = source, args.topk = kTopk;
+    if (!statistics) args.amax = nullptr, args.counters = nullptr;
     quantize_groups(context, args);
     return storage.read();
   };
@@ -57,8 +58,10 @@ TEST(QuantizeGroupsGpu, EqualsTheCpu) {
 TEST(QuantizeGroupsGpu, EachLayoutAlone) {
   TE_REQUIRE_GPU();
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks}) {
-    compare_groups({144, 272, layout}, group_values(144, 272), true, false);
-    compare_groups({144, 272, layout}, group_values(144, 272), false, true);
+    for (const bool statistics : {false, true}) {
+      compare_groups({144, 272, layout}, group_values(144, 272), true, false, 0, statistics);
+      compare_groups({144, 272, layout}, group_values(144, 272), false, true, 0, statistics);
+    }
   }
 }
 
@@ -68,7 +71,8 @@ TEST(QuantizeGroupsGpu, RowsOfTokens) {
                              {1920, 1392, ScaleLayout::vectors},
                              {256, 128, ScaleLayout::vectors, DType::f32, DType::e5m2, false}})
     for (const auto& [rows, columns] : {std::pair{true, true}, {true, false}, {false, true}})
-      compare_groups(c, group_values(200, c.cols), rows, columns, 200);
+      for (const bool statistics : {false, true})
+        compare_groups(c, group_values(200, c.cols), rows, columns, 200, statistics);
 }
 
 TEST(QuantizeGroupsGpu, SpecialValues) {

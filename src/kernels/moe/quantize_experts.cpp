@@ -123,6 +123,7 @@ void count_quantized_experts(const Context& context, const CountQuantizedExperts
   const char* op = "count_quantized_experts";
   check_rows_of_experts(op, args.x, args.offsets, args.experts);
   TE_CHECK(!args.source || (args.offsets && args.topk > 0), "{}: source needs offsets and topk", op);
+  if (args.source) check_dtype(op, "source", args.source, DType::i32);
   TE_CHECK((args.rowwise || args.columnwise) && args.counters != nullptr,
            "{}: quantized values and counters are required", op);
   TE_DISPATCH_CUDA(context, count_quantized_experts, args);

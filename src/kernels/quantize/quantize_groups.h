@@ -18,7 +18,7 @@
 namespace te::kernels {
 
 struct QuantizeGroups {
-  Tensor x;  ///< [rows, cols] fp32 or bf16; both multiples of 16
+  Tensor x;  ///< [rows, cols] fp32 or bf16, or tokens; rows and cols of the output are multiples of 16
   /// Optional i32 [rows], with ScaleLayout::vectors: quantize the rows that permute() would copy from x [tokens, cols]
   /// (kernels/moe/permute.h).
   Tensor source;

@@ -199,7 +199,7 @@ void add_call(Rows& rows, const OpCall& call, const TimedOperation& timed) {
   row.flops += timed.flops;
   row.bytes += timed.bytes;
   row.ms += timed.ms;
-  row.fp8 = has_fp8_operands(call.args);
+  if (has_fp8_operands(call.args)) row.fp8_flops += timed.flops;
   if (!is_problem(call.args)) return;
   const std::string key = problem_key(call.args);
   const auto same = std::find_if(row.problems.begin(), row.problems.end(),
@@ -250,6 +250,12 @@ void add_run(const Recorder& recorder, const std::vector<TimedOperation>& operat
   if (busy.empty()) return;
   profile.span_ms += busy.back().to - busy.front().from;
   profile.busy_ms += total_length(busy);
+}
+
+/// Milliseconds of a row's FLOPs at the peak rates of a GPU.
+double peak_rate_ms(const ProfileRow& row, const GpuModel& gpu) {
+  const double fp8 = gpu.fp8 > 0 ? row.fp8_flops / gpu.fp8 : 0;
+  return 1e3 * (fp8 + (row.flops - row.fp8_flops) / gpu.bf16);
 }
 
 /// Four digits; empty for zero.
@@ -313,7 +319,7 @@ Profile collect_profile(const Context& context, int runs, const std::function<vo
   profile.span_ms /= runs;
   profile.busy_ms /= runs;
   for (auto& [key, row] : rows) {
-    for (double* sum : {&row.calls, &row.flops, &row.bytes, &row.ms}) *sum /= runs;
+    for (double* sum : {&row.calls, &row.flops, &row.fp8_flops, &row.bytes, &row.ms}) *sum /= runs;
     for (ProfileRow::Problem& problem : row.problems) problem.calls /= runs;
     profile.rows.push_back(std::move(row));
   }
@@ -343,9 +349,8 @@ void add_lower_bounds(const Context& context, Profile& profile, int repeats) {
   for (ProfileRow& row : profile.rows) {
     if (row.group == kCommunication || row.group == kOffload) continue;
     if (row.problems.empty()) {
-      const double peak = gpu == nullptr ? 0 : row.fp8 ? gpu->fp8 : gpu->bf16;
-      row.lower_bound_ms =
-          1e3 * std::max(row.bytes / profile.copy_bytes_per_s, peak > 0 ? row.flops / peak : 0);
+      row.lower_bound_ms = row.bytes / profile.copy_bytes_per_s * 1e3;
+      if (gpu != nullptr) row.lower_bound_ms = std::max(row.lower_bound_ms, peak_rate_ms(row, *gpu));
     }
     for (ProfileRow::Problem& problem : row.problems) {
       const auto [entry, fresh] = measured.try_emplace(problem_key(problem.problem), 0.0);

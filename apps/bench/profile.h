@@ -28,7 +28,7 @@ struct ProfileRow {
   std::string group;  ///< "GEMMs", "attention", "quantization", ...
   std::string name;   ///< "linear_fc1 fprop", "norm_forward"
   double calls = 0, flops = 0, bytes = 0;
-  bool fp8 = false;               ///< the operands of its FLOPs
+  double fp8_flops = 0;           ///< the part of grouped GEMMs with FP8 operands
   double ms = 0;                  ///< on the device, from start to end
   double lower_bound_ms = 0;      ///< 0 before add_lower_bounds, and for communication
   std::vector<Problem> problems;  ///< the distinct problems of GEMMs and attention

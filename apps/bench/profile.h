@@ -1,9 +1,9 @@
 // --profile of te-bench step and layer: time per kind of operation, and its ratio to the speed-of-light time.
 //
 // That is a lower bound for the operations as they are called: for GEMMs and attention the time of the same
-// problem alone (rates.h), for other operations their bytes divided by the measured copy bandwidth; for grouped GEMMs
-// and those of the router, if it is longer, the time at the GPU model's peak rate (core/gpu_models.h). Other rates are
-// measured in the same process, after the step.
+// problem alone (rates.h), for other operations their bytes divided by the measured copy bandwidth; for grouped and
+// router GEMMs, if it is longer, the time at the GPU model's peak rate (core/gpu_models.h). Other rates are measured in
+// the same process, after the step.
 #pragma once
 
 #include <any>

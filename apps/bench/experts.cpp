@@ -165,9 +165,12 @@ class ExpertPasses {
     results_.push_back(std::make_unique<Owned>(context, DType::f32, Shape{experts * out, in}));
   }
   void fprop() const {
-    kernels::grouped_gemm(
-        context_,
-        {.a = x_, .b = w_, .offsets = routing_.offsets(), .out = results_[1]->tensor, .trans_b = true});
+    kernels::grouped_gemm(context_, {.a = x_,
+                                     .b = w_,
+                                     .offsets = routing_.offsets(),
+                                     .out = results_[1]->tensor,
+                                     .trans_b = true,
+                                     .fast_accumulation = true});
   }
   void dgrad() const {
     kernels::grouped_gemm(

@@ -86,8 +86,12 @@ ReadyOperand ExpertLinear::forward(const Context& context, const Operand& input,
   if (grouped()) {
     const ProfileLabel label(spec_.name, "fprop");
     const kernels::Gemm gemm = model::fprop(ready, weight_ready_, 0, x.count());
-    kernels::grouped_gemm(context,
-                          {.a = gemm.a, .b = gemm.b, .offsets = x.offsets, .out = y, .trans_b = true});
+    kernels::grouped_gemm(context, {.a = gemm.a,
+                                    .b = gemm.b,
+                                    .offsets = x.offsets,
+                                    .out = y,
+                                    .trans_b = true,
+                                    .fast_accumulation = gemm.fast_accumulation});
   } else {
     fprop(context, ready, y, 0, x.count(), false);
   }

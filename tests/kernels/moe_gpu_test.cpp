@@ -264,8 +264,8 @@ TEST(MoeGpu, TensorCoreTilesMatchReference) {
   }
 }
 
-// Tensor cores keep 13 to 14 bits of a sum of 128 products. Several tiles in each direction, partial ones, and sums of
-// several stages with a partial last one. Only E4M3 weights and inputs use tensor cores.
+// Tensor cores keep 13 to 14 bits of a sum of 128 products (with fast accumulation, of all). Several tiles in each
+// direction, partial ones, sums of several stages with a partial last one. Only E4M3 weights and inputs use tensor cores.
 TEST(MoeGpu, Fp8GroupedGemmsMatchReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -294,10 +294,10 @@ TEST(MoeGpu, Fp8GroupedGemmsMatchReference) {
                                .b = scaled(w, b_scales),
                                .offsets = order.offsets,
                                .out = y,
-                               .trans_b = true});
-        grouped_gemm(
-            context,
-            {.a = scaled(x, a_scales), .b = scaled(wt, b_scales), .offsets = order.offsets, .out = dx});
+                               .trans_b = true,
+                               .fast_accumulation = true});
+        const Matrix ax = scaled(x, a_scales), bt = scaled(wt, b_scales);
+        grouped_gemm(context, {.a = ax, .b = bt, .offsets = order.offsets, .out = dx});
         GroupedWgrad wgrad{.a = scaled(dy, a_scales),
                            .b = scaled(xt, b_scales),
                            .offsets = order.offsets,

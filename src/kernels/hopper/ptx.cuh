@@ -133,10 +133,6 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
 __device__ __forceinline__ void prefetch_line(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
 }
-/// Prefetches a multiple of 16 bytes, aligned to 16 bytes, to the L2 cache.
-__device__ __forceinline__ void prefetch_bulk(const void* p, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-}
 /// Stores a box from shared memory to a tensor; elements outside of the tensor are not written. Stores belong to the
 /// thread that issues them: it commits them and waits until they have read their source.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* from, int x, int y, int z) {

@@ -28,7 +28,8 @@ struct GroupedGemm {
   Tensor offsets;  ///< i32 [E + 1]
   Tensor out;      ///< [rows, n] fp32 or dtype of a; FP8: fp32 or bf16
   bool trans_b = false;
-  bool accumulate = false;  ///< add to out instead of overwriting it
+  bool accumulate = false;         ///< add to out instead of overwriting it
+  bool fast_accumulation = false;  ///< as in gemm.h
 };
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 

@@ -9,9 +9,11 @@
 //   fprop, dgrad    128 of a row    128 x 128       sums of a stage
 //   wgrad           128 of a row    128 of a row    sums of a stage
 //
-// The sums of a tile and of half a stage fill a warpgroup's registers, so its tensor cores idle while it
-// promotes. The two warpgroups of a block therefore share nothing: each has its own tiles, stages and loading thread,
-// and multiplies while the other promotes or stores results.
+// Fast accumulation does not promote (grouped_gemm_hopper.cu).
+//
+// The sums of a tile and of half a stage fill a warpgroup's registers, so its tensor cores idle while it promotes. The
+// two warpgroups of a block therefore share nothing: each has its own tiles, stages and loading thread, and multiplies
+// while the other promotes or stores results.
 #include <limits>
 #include <type_traits>
 
@@ -216,7 +218,6 @@ __device__ __forceinline__ void compute_tiles(Fp8Shared& s, const Fp8Params& p, 
     const int64_t first_row =
         std::is_same_v<Order, WgradOrder<kColumns>> ? static_cast<int64_t>(tile.expert) * gemm.m : 0;
     Accumulators<kColumns> sums = {};
-    if (gemm.accumulate) prefetch_tile<kColumns, Out>(gemm, tile, first_row, thread);
     multiply<Order, kA, kScales>(s, p, tile, sums, at, thread);
     if (tile.depth == 0 && gemm.accumulate) continue;
     if constexpr (kScales == StageScales::none) {

@@ -1,5 +1,5 @@
-// Grouped GEMMs in BF16 on Hopper's tensor cores (grouped_gemm.h; core: kernels/hopper/hopper.cuh; tiles:
-// grouped_tiles.cuh).
+// Grouped GEMMs on Hopper's tensor cores whose sums stay in their accumulators: BF16, and FP8 with fast accumulation
+// (grouped_gemm.h; core: kernels/hopper/hopper.cuh; tiles: grouped_tiles.cuh).
 //
 // One persistent kernel computes the tiles of all experts. Each of the two blocks of a cluster loads half of the column
 // operand and multicasts it to both. In a block, one thread loads the operands, and two warpgroups alternate
@@ -20,8 +20,8 @@ namespace {
 using namespace grouped;
 
 constexpr int kColumns = 192;                ///< of a tile
-constexpr int kDepth = 64;                   ///< summed values per stage
-constexpr int kStepDepth = 16;               ///< summed values per instruction
+constexpr int kDepth = 64;                   ///< summed BF16 values per stage
+constexpr int kStepDepth = 16;               ///< summed BF16 values per instruction
 constexpr int kSteps = kDepth / kStepDepth;  ///< per stage
 constexpr int kStages = 5;
 constexpr int kOrderBarrier = 1;  ///< the first of two named barriers
@@ -66,9 +66,10 @@ __device__ __forceinline__ void load_rows_of_b(const GroupedMaps& maps, uint8_t*
 }
 
 /// Tiles of the rows of all experts. kMajor: of b.
-template <Major kMajor>
+template <Major kMajor, DType kType = DType::bf16>
 struct RowTiles : RowOrder<kColumns> {
   static constexpr Major kA = Major::k, kB = kMajor;
+  static constexpr bool kFp8 = kType == DType::e4m3;
 
   static __device__ void load_a(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
@@ -89,6 +90,7 @@ struct RowTiles : RowOrder<kColumns> {
 /// Tiles of the weight gradients of all experts.
 struct WgradTiles : WgradOrder<kColumns> {
   static constexpr Major kA = Major::mn, kB = Major::mn;
+  static constexpr bool kFp8 = false;
 
   static __device__ void load_a(const GroupedMaps& maps, uint8_t* to, uint64_t* full, const GroupedTile& tile,
                                 int depth) {
@@ -102,19 +104,27 @@ struct WgradTiles : WgradOrder<kColumns> {
   }
 };
 
+/// Summed values per stage.
+template <class Tiles>
+constexpr int kStageDepth = Tiles::kFp8 ? 2 * kDepth : kDepth;
+template <class Tiles>
+__device__ __forceinline__ int stages_of(int depth) {
+  return ceil_of(depth, kStageDepth<Tiles>);
+}
+
 template <class Tiles>
 __device__ void load_tiles(GroupedShared& s, const GroupedParams& p, const GroupedMaps& maps) {
   const int count = Tiles::count(s.ranges, p);
   Ring<kStages>::Producer at;
   for (int i = blockIdx.x / kCluster; i < count; i += gridDim.x / kCluster) {
     const GroupedTile tile = Tiles::tile(s.ranges, p, i);
-    const int stages = tile.stages<kDepth>();
+    const int stages = stages_of<Tiles>(tile.depth);
     for (int k = 0; k < stages; ++k, at.next()) {
       const auto slot = s.operands.acquire(at);
       uint64_t* const full = s.operands.full(slot);
       s.operands.commit(slot, sizeof(s.a[0]) + sizeof(s.b[0]));
-      Tiles::load_a(maps, s.a[slot.stage()], full, tile, k * kDepth);
-      Tiles::load_b(maps, s.b[slot.stage()], full, tile, k * kDepth);
+      Tiles::load_a(maps, s.a[slot.stage()], full, tile, k * kStageDepth<Tiles>);
+      Tiles::load_b(maps, s.b[slot.stage()], full, tile, k * kStageDepth<Tiles>);
     }
   }
 }
@@ -129,9 +139,13 @@ __device__ __forceinline__ void multiply_step(Accumulators<kColumns>& sums, uint
                                               : step / kShareSteps * kShareBytes +
                                                     step % kShareSteps * kStepDepth * kTileRowBytes;
 #pragma unroll
-  for (int h = 0; h < kHalves; ++h)
-    wgmma<kColumns, Tiles::kA, Tiles::kB>(sums[h], advance(a, h * kWarpgroupTileBytes + step * kNextA),
-                                          advance(b, b_at), true);
+  for (int h = 0; h < kHalves; ++h) {
+    const uint64_t a_half = advance(a, h * kWarpgroupTileBytes + step * kNextA);
+    if constexpr (Tiles::kFp8)
+      wgmma_fp8<kColumns, DType::e4m3, DType::e4m3>(sums[h], a_half, advance(b, b_at), true);
+    else
+      wgmma<kColumns, Tiles::kA, Tiles::kB>(sums[h], a_half, advance(b, b_at), true);
+  }
 }
 
 /// GEMM of a tile. Lets the other warpgroup continue as soon as all instructions have been issued.
@@ -147,7 +161,7 @@ __device__ __forceinline__ void multiply(GroupedShared& s, const GroupedTile& ti
   const auto a_of = [&](Slot slot) { return descriptor(stage_address(s.a, slot.stage())); };
   const auto b_of = [&](Slot slot) { return descriptor(stage_address(s.b, slot.stage()), kNextTile); };
   // TMA fills what is beyond k with zeros, but not what is beyond an expert's rows.
-  const int stages = tile.stages<kDepth>(),
+  const int stages = stages_of<Tiles>(tile.depth),
             partial = Tiles::kA == Major::mn && tile.depth % kDepth != 0 ? 1 : 0;
   Slot before = Slot::none();
 #pragma unroll 1
@@ -187,16 +201,22 @@ __device__ __forceinline__ void compute_tiles(GroupedShared& s, const GroupedPar
   const int count = Tiles::count(s.ranges, p), stride = static_cast<int>(gridDim.x) / kCluster;
   Ring<kStages>::Consumer at;
   for (int i = static_cast<int>(blockIdx.x) / kCluster, own = 0; i < count; i += stride, own ^= 1) {
-    const GroupedTile tile = Tiles::tile(s.ranges, p, i);
     if (own != thread.warpgroup) {
-      at.skip(tile.stages<kDepth>());
+      at.skip(stages_of<Tiles>(Tiles::depth(s.ranges, p, i)));
       continue;
     }
+    const GroupedTile tile = Tiles::tile(s.ranges, p, i);
     const int64_t first_row = Tiles::kA == Major::k ? 0 : static_cast<int64_t>(tile.expert) * p.m;
     Accumulators<kColumns> sums = {};
     order.wait();
-    if (p.accumulate) prefetch_tile<kColumns, Out>(p, tile, first_row, thread);
     multiply<Tiles>(s, tile, sums, at, thread, order);
+    if constexpr (Tiles::kFp8) {
+      const float scale = p.a_scales[tile.expert] * p.b_scales[tile.expert];
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+        for (float& sum : sums[h]) sum *= scale;
+    }
     if (tile.depth > 0 || !p.accumulate) store_tile<kColumns, Out>(p, tile, first_row, sums, thread);
   }
 }
@@ -227,8 +247,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 /// TMA requires addresses and row strides in multiples of 16 bytes, and 32-bit coordinates.
 bool fits_tma(const Tensor& tensor) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  return tensor.dtype == DType::bf16 && tensor.cols() % 8 == 0 && is_aligned(tensor.data, 16) &&
-         tensor.rows() <= kMax && tensor.cols() <= kMax;
+  return tensor.cols() * static_cast<int64_t>(dtype_size(tensor.dtype)) % 16 == 0 &&
+         is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
 }
 
 /// The rows of each expert: offsets on the device, or ranges of `each` of all rows.
@@ -249,9 +269,17 @@ GroupedParams params_of(const Ranges& ranges, const Tensor& out, int64_t m, int6
           .accumulate = accumulate};
 }
 
-bool fits(const Tensor& a, const Tensor& b, const Ranges& ranges, const Tensor& out) {
-  return fits_tma(a) && fits_tma(b) && out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
+bool fits_store(const Tensor& out, const Ranges& ranges) {
+  return out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
          (out.dtype == DType::f32 || out.dtype == DType::bf16) && ranges.experts <= kMaxExperts;
+}
+bool fits(const Tensor& a, const Tensor& b, const Ranges& ranges, const Tensor& out) {
+  return a.dtype == DType::bf16 && b.dtype == DType::bf16 && fits_tma(a) && fits_tma(b) &&
+         fits_store(out, ranges);
+}
+/// Most tiles of all rows of a.
+int64_t row_tiles(const Tensor& a, const Ranges& ranges, const Tensor& out) {
+  return (ceil_div(a.rows(), kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
 }
 
 template <class Tiles>
@@ -280,8 +308,7 @@ bool gemm_of_rows(const Context& context, const Tensor& a, const Tensor& b, bool
                   const Ranges& ranges, const Tensor& out, bool accumulate) {
   if (!fits(a, b, ranges, out)) return false;
   const GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
-  const int64_t max_tiles =
-      (ceil_div(a.rows(), kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
+  const int64_t max_tiles = row_tiles(a, ranges, out);
   GroupedMaps maps{.a = boxes_of(a, 1, kRows), .b = {}, .whole_a = false, .whole_shares = false};
   if (trans_b) {
     maps.b = boxes_of(b, ranges.experts, kColumns / kCluster);
@@ -313,9 +340,29 @@ Ranges ranges_of(const Tensor& offsets) {
   return {.offsets = offsets.as<int32_t>(), .experts = offsets.numel() - 1};
 }
 
+/// E4M3 with a scale per expert.
+bool fast_fp8_gemm(const Context& context, const GroupedGemm& args) {
+  const Matrix &a = args.a, &b = args.b;
+  const Ranges ranges = ranges_of(args.offsets);
+  for (const Matrix& operand : {a, b})
+    if (operand.dtype() != DType::e4m3 || operand.layout != ScaleLayout::tensor || !fits_tma(operand.values))
+      return false;
+  if (!args.trans_b || !fits_store(args.out, ranges)) return false;
+  GroupedParams params = params_of(ranges, args.out, 0, a.cols(), args.accumulate);
+  params.a_scales = a.scales.as<float>(), params.b_scales = b.scales.as<float>();
+  const GroupedMaps maps{.a = boxes_of(a.values, 1, kRows),
+                         .b = boxes_of(b.values, ranges.experts, kColumns / kCluster),
+                         .whole_a = false,
+                         .whole_shares = false};
+  launch<RowTiles<Major::k, DType::e4m3>>(context, row_tiles(a.values, ranges, args.out), maps, params,
+                                          args.out.dtype);
+  return true;
+}
+
 }  // namespace
 
 bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args) {
+  if (args.fast_accumulation && fast_fp8_gemm(context, args)) return true;
   return gemm_of_rows(context, args.a.values, args.b.values, args.trans_b, ranges_of(args.offsets), args.out,
                       args.accumulate);
 }

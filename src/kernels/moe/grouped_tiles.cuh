@@ -36,6 +36,7 @@ struct GroupedParams {
   int depth;  ///< rows: k
   void* out;  ///< [rows, n], or [E * m, n]
   bool accumulate;
+  const float *a_scales = nullptr, *b_scales = nullptr;  ///< FP8: inverse scales, one per expert
 };
 
 __device__ __forceinline__ int ceil_of(int value, int divisor) {
@@ -76,6 +77,8 @@ struct RowOrder {
   static __device__ int count(const ExpertRanges& s, const GroupedParams& p) {
     return s.first_pairs[p.experts] * ceil_of(p.n, kColumns);
   }
+  /// Summed values of a tile, cheaper than the tile.
+  static __device__ int depth(const ExpertRanges&, const GroupedParams& p, int) { return p.depth; }
   static __device__ GroupedTile tile(const ExpertRanges& s, const GroupedParams& p, int at) {
     const PairOrder order(at, s.first_pairs[p.experts], ceil_of(p.n, kColumns));
     int low = 0, high = p.experts;  // the last expert whose first pair is not after this one
@@ -101,6 +104,10 @@ struct WgradOrder {
   }
   static __device__ int count(const ExpertRanges&, const GroupedParams& p) {
     return p.experts * of_expert(p);
+  }
+  static __device__ int depth(const ExpertRanges& s, const GroupedParams& p, int at) {
+    const int expert = at / of_expert(p);
+    return s.offsets[expert + 1] - s.offsets[expert];
   }
   static __device__ GroupedTile tile(const ExpertRanges& s, const GroupedParams& p, int at) {
     const int expert = at / of_expert(p);
@@ -137,56 +144,60 @@ inline __device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
   if (lane == 0) s.first_pairs[p.experts] = before;
 }
 
-/// Results of a thread in 32 of a row's columns: word(g) has two of the columns 8 g to 8 g + 7, of which the four
-/// threads of a row have a quarter each. Returns all of the columns 8 q to 8 q + 7 for thread q of the four.
-template <class Word>
-__device__ __forceinline__ uint4 gather_row(const Word& word, int q) {
-  uint32_t own[4];
-#pragma unroll
-  for (int distance = 0; distance < 4; ++distance) {
-    const int g = q ^ distance;  // sent to thread g, which sends its word of 8 q
-    const uint32_t sent = g < 2 ? (g == 0 ? word(0) : word(1)) : (g == 2 ? word(2) : word(3));
-    own[distance] = __shfl_xor_sync(0xffffffffu, sent, distance);
-  }
-  const auto from = [&](int thread) {
-    const int distance = q ^ thread;
-    return distance < 2 ? (distance == 0 ? own[0] : own[1]) : (distance == 2 ? own[2] : own[3]);
+/// Four threads have a quarter each of four units of a row: word g of thread q is quarter q of unit g. Afterwards word g
+/// is quarter g of unit q: the transpose. Selections and not branches, which would differ among the threads; several
+/// rows at a time, as shuffles take long.
+template <int kRowsTogether>
+__device__ __forceinline__ void gather_units(uint32_t (&words)[kRowsTogether][4], int q) {
+  const auto exchange = [](uint32_t& low, uint32_t& high, bool has_high, int distance) {
+    const uint32_t received = __shfl_xor_sync(0xffffffffu, has_high ? low : high, distance);
+    low = has_high ? received : low;
+    high = has_high ? high : received;
   };
-  return make_uint4(from(0), from(1), from(2), from(3));
+#pragma unroll
+  for (auto& w : words) exchange(w[0], w[1], q % 2 != 0, 1), exchange(w[2], w[3], q % 2 != 0, 1);
+#pragma unroll
+  for (auto& w : words) exchange(w[0], w[2], q >= 2, 2), exchange(w[1], w[3], q >= 2, 2);
 }
 
 /// BF16: 16 bytes of a row per thread, 64 of four threads.
 template <int kColumns>
 __device__ __forceinline__ void store_row(__nv_bfloat16* line, const float* sums, int column, int n,
                                           bool stored, bool accumulate, const Thread& thread) {
+  constexpr int kTogether = 2;  // units of 32 columns
   const int q = thread.lane % 4;
 #pragma unroll
-  for (int block = 0; block < kColumns / 32; ++block) {
-    uint4 words = gather_row(
-        [&](int g) {
-          const float* const pair = sums + (block * 4 + g) * 4;
-          return pack_bf16(pair[0], pair[1]);
-        },
-        q);
-    const int first = column + block * 32 + q * 8;
-    if (!stored || first >= n) continue;
-    auto* const to = reinterpret_cast<uint4*>(line + first);
-    if (accumulate) {
-      const uint4 old = *to;
-      const auto add = [](uint32_t& a, uint32_t b) {
-        a = pack_bf16(low_bf16(a) + low_bf16(b), high_bf16(a) + high_bf16(b));
-      };
-      add(words.x, old.x), add(words.y, old.y), add(words.z, old.z), add(words.w, old.w);
+  for (int block = 0; block < kColumns / 32; block += kTogether) {
+    uint32_t words[kTogether][4];
+#pragma unroll
+    for (int i = 0; i < kTogether * 4; ++i) {
+      const float* const pair = sums + (block * 4 + i) * 4;
+      words[i / 4][i % 4] = pack_bf16(pair[0], pair[1]);
     }
-    *to = words;
+    gather_units(words, q);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int first = column + (block + i) * 32 + q * 8;
+      if (!stored || first >= n) continue;
+      auto* const to = reinterpret_cast<uint4*>(line + first);
+      uint32_t(&w)[4] = words[i];
+      if (accumulate) {
+        const uint4 old = *to;
+        const auto add = [](uint32_t& a, uint32_t b) {
+          a = pack_bf16(low_bf16(a) + low_bf16(b), high_bf16(a) + high_bf16(b));
+        };
+        add(w[0], old.x), add(w[1], old.y), add(w[2], old.z), add(w[3], old.w);
+      }
+      *to = make_uint4(w[0], w[1], w[2], w[3]);
+    }
   }
 }
 
-/// FP32: 8 bytes of a row per thread, 32 of four threads. Old values are read eight at a time.
+/// FP32: 8 bytes of a row per thread, 32 of four threads. Many old values are read at a time.
 template <int kColumns>
 __device__ __forceinline__ void store_row(float* line, const float* sums, int column, int n, bool stored,
                                           bool accumulate, const Thread& thread) {
-  constexpr int kTogether = 8;
+  constexpr int kTogether = kColumns == 128 ? 16 : 12;  // as registers allow
   if (!stored) return;
 #pragma unroll
   for (int block = 0; block < kColumns / 8; block += kTogether) {
@@ -204,16 +215,6 @@ __device__ __forceinline__ void store_row(float* line, const float* sums, int co
       if (g * 8 < left) to[g * 4] = {pair[0] + old[g].x, pair[1] + old[g].y};
     }
   }
-}
-
-/// Starts reading a tile's old values to the L2 cache; each thread of a warpgroup does a row.
-template <int kColumns, class Out>
-__device__ __forceinline__ void prefetch_tile(const GroupedParams& p, const GroupedTile& tile,
-                                              int64_t first_row, const Thread& thread) {
-  const int row = tile.row + thread.index;
-  if (row >= tile.row_end) return;
-  const Out* const line = static_cast<const Out*>(p.out) + (first_row + row) * p.n;
-  prefetch_bulk(line + tile.column, min(kColumns, p.n - tile.column) * sizeof(Out));
 }
 
 /// Accumulators of both halves of a tile (wgmma.cuh).

@@ -265,7 +265,7 @@ TEST(MoeGpu, TensorCoreTilesMatchReference) {
 }
 
 // Tensor cores keep 13 to 14 bits of a sum of 128 products (with fast accumulation, of all). Several tiles in each
-// direction, partial ones, sums of several stages with a partial last one. Only E4M3 weights and inputs use tensor cores.
+// direction, partial ones, several stages with a partial last one. Only E4M3 weights and inputs use tensor cores.
 TEST(MoeGpu, Fp8GroupedGemmsMatchReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -144,11 +144,11 @@ inline __device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
   if (lane == 0) s.first_pairs[p.experts] = before;
 }
 
-/// Four threads have a quarter each of four units of a row: word g of thread q is quarter q of unit g. Afterwards word g
-/// is quarter g of unit q: the transpose. Selections and not branches, which would differ among the threads; several
-/// rows at a time, as shuffles take long.
-template <int kRowsTogether>
-__device__ __forceinline__ void gather_units(uint32_t (&words)[kRowsTogether][4], int q) {
+/// Transposes words among the four threads of a row: word g of thread q becomes word q of thread g. A thread then has
+/// 16 bytes that belong together. By selections, as branches would differ among the threads, and several groups at a
+/// time, as shuffles take long.
+template <int kGroups>
+__device__ __forceinline__ void transpose_words(uint32_t (&words)[kGroups][4], int q) {
   const auto exchange = [](uint32_t& low, uint32_t& high, bool has_high, int distance) {
     const uint32_t received = __shfl_xor_sync(0xffffffffu, has_high ? low : high, distance);
     low = has_high ? received : low;
@@ -164,7 +164,7 @@ __device__ __forceinline__ void gather_units(uint32_t (&words)[kRowsTogether][4]
 template <int kColumns>
 __device__ __forceinline__ void store_row(__nv_bfloat16* line, const float* sums, int column, int n,
                                           bool stored, bool accumulate, const Thread& thread) {
-  constexpr int kTogether = 2;  // units of 32 columns
+  constexpr int kTogether = 2;  // groups of 32 columns
   const int q = thread.lane % 4;
 #pragma unroll
   for (int block = 0; block < kColumns / 32; block += kTogether) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void store_row(__nv_bfloat16* line, const float* sums
       const float* const pair = sums + (block * 4 + i) * 4;
       words[i / 4][i % 4] = pack_bf16(pair[0], pair[1]);
     }
-    gather_units(words, q);
+    transpose_words(words, q);
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int first = column + (block + i) * 32 + q * 8;

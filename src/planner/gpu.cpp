@@ -21,11 +21,15 @@ Gpu assumed(std::string_view name, std::string_view title, std::string_view mode
           .copy = kH200Copy * own.memory / h200.memory,
           .sm = own.sm};
   for (double* rate :
-       {&gpu.bf16, &gpu.attention_forward, &gpu.attention_forward_narrow, &gpu.attention_backward})
+       {&gpu.bf16, &gpu.attention_forward, &gpu.attention_forward_narrow, &gpu.attention_backward,
+        &gpu.grouped_bf16.fprop, &gpu.grouped_bf16.dgrad, &gpu.grouped_bf16.wgrad})
     *rate *= own.bf16 / h200.bf16;
   // Without FP8 no layout uses these rates, but a trace divides by them.
   for (double* rate : {&gpu.fp8, &gpu.fp8_rows, &gpu.fp8_blocks})
     *rate = own.fp8 > 0 ? *rate * own.fp8 / h200.fp8 : gpu.bf16;
+  for (GroupedRates* rates : {&gpu.grouped_fp8, &gpu.grouped_fp8_blocks})
+    for (double* rate : {&rates->fprop, &rates->dgrad, &rates->wgrad})
+      *rate = own.fp8 > 0 ? *rate * own.fp8 / h200.fp8 : gpu.bf16;
   gpu.nvlink *= link / kHopperLink;
   return gpu;
 }

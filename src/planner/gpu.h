@@ -11,6 +11,11 @@
 
 namespace te::planner {
 
+/// FLOP/s of the grouped GEMMs of experts.
+struct GroupedRates {
+  double fprop, dgrad, wgrad;
+};
+
 struct Gpu {
   std::string_view name;   ///< value of --gpu
   std::string_view title;  ///< full name
@@ -26,6 +31,12 @@ struct Gpu {
   double tile_depth = 60;      ///< overhead of a 128 x 256 tile, in units of k
   double lost_tiles = 44;      ///< tail effect: a third of a wave of 132 SMs
 
+  // --- grouped GEMMs of OLMoE, Mixtral and Qwen3-30B-A3B (docs/log/kernels.md, "Results of grouped GEMMs") ---
+  GroupedRates grouped_bf16{690e12, 650e12, 715e12}, grouped_fp8{1330e12, 1110e12, 930e12},
+      grouped_fp8_blocks{1110e12, 1110e12, 800e12};
+  /// Part of the time of the FP32 or BF16 sums of wgrad, at `copy`, that is not hidden.
+  double grouped_sums = 0.5;
+
   // --- attention: FLOP/s for long sequences (docs/log/kernels.md) ---
   double attention_forward = 590e12;         ///< head size 128
   double attention_forward_narrow = 430e12;  ///< head size 64
@@ -38,6 +49,9 @@ struct Gpu {
   // --- fractions of `copy` that memory-bound ops reach (docs/log/kernels.md, "Where the time of a step goes") ---
   double norm = 0.72, activation = 0.87, quantize = 0.80, rope = 0.78, loss = 0.75, optimizer = 1.0,
          others = 0.8;
+  double quantize_tokens = 0.55;  ///< experts' rows from the tokens ("Results of grouped GEMMs")
+  double router_gradient = 0.15,
+         router = 0.03;      ///< router_gemm_backward; other operations of the router, likewise
   double launch = 1.3e-6;    ///< s between operations (docs/log/kernels.md)
   double requantize = 7e-6;  ///< s of the second launch of delayed scaling (docs/log/kernels.md)
 

@@ -9,8 +9,11 @@
 #include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
+#include "kernels/moe/grouped_gemm.h"
+#include "kernels/moe/quantize_experts.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "kernels/rope/rope.h"
 
 namespace te::planner {
@@ -79,6 +82,23 @@ double gemm_seconds(const OpCall& call, const Gpu& gpu) {
   return gemm_seconds(shape, plain, gpu) + (bytes - plain) / gpu.copy;
 }
 
+const GroupedRates& grouped_rates_of(const kernels::Matrix& a, const Gpu& gpu) {
+  if (dtype_size(a.dtype()) != 1) return gpu.grouped_bf16;
+  return a.layout == kernels::ScaleLayout::tensor ? gpu.grouped_fp8 : gpu.grouped_fp8_blocks;
+}
+
+double grouped_gemm_seconds(const OpCall& call, const Gpu& gpu) {
+  const OpCost cost = cost::op_cost(call);
+  if (const auto* gemm = as<kernels::GroupedGemm>(call)) {
+    const GroupedRates& rates = grouped_rates_of(gemm->a, gpu);
+    return std::max(cost.flops / (gemm->trans_b ? rates.fprop : rates.dgrad), cost.bytes / gpu.copy);
+  }
+  const auto* wgrad = as<kernels::GroupedWgrad>(call);
+  TE_CHECK(wgrad != nullptr, "{} without its arguments", call.name);
+  const double sums = static_cast<double>(wgrad->out.bytes()) * (wgrad->accumulate ? 2 : 1);
+  return cost.flops / grouped_rates_of(wgrad->a, gpu).wgrad + gpu.grouped_sums * sums / gpu.copy;
+}
+
 // --- attention ---------------------------------------------------------------------------------------------
 
 constexpr double kTaskKeys = 128;  ///< of a task of the backward pass (kernels/attention/flash_backward.cu)
@@ -102,14 +122,21 @@ double attention_seconds(const OpCall& call, const Gpu& gpu) {
 
 // --- passes over memory ------------------------------------------------------------------------------------
 
-double bandwidth_share(std::string_view name, const Gpu& gpu) {
+double bandwidth_share(const OpCall& call, const Gpu& gpu) {
+  const std::string_view name = call.name;
   const auto any_of = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (any_of({"norm_forward", "norm_backward", "qk_norm_forward", "qk_norm_backward"})) return gpu.norm;
   if (any_of({"activation_forward", "activation_backward"})) return gpu.activation;
-  if (any_of({"quantize", "quantize_groups", "quantize_mx", "quantize_nvfp4", "transpose_fp8", "cast",
-              "bias_gradient"}))
+  const auto* experts = as<kernels::QuantizeExperts>(call);
+  const auto* groups = as<kernels::QuantizeGroups>(call);
+  if ((experts != nullptr && experts->source) || (groups != nullptr && groups->source))
+    return gpu.quantize_tokens;
+  if (name == "router_gemm_backward") return gpu.router_gradient;
+  if (any_of({"router_forward", "router_backward", "router_statistics", "expert_rows"})) return gpu.router;
+  if (any_of({"quantize", "quantize_experts", "quantize_groups", "quantize_mx", "quantize_nvfp4",
+              "transpose_fp8", "cast", "bias_gradient"}))
     return gpu.quantize;
   if (name == "rope") return gpu.rope;
   if (name.starts_with("cross_entropy")) return gpu.loss;
@@ -139,8 +166,9 @@ double op_seconds(const OpCall& call, const Gpu& gpu) {
     return gpu.launch + attention_seconds(call, gpu);
   const kernels::Fp8Output* output = fp8_output_of(call);
   const double again = output != nullptr && output->requantize.state != nullptr ? gpu.requantize : 0.0;
+  if (name.starts_with("grouped")) return gpu.launch + grouped_gemm_seconds(call, gpu);
   if (name.starts_with("gemm")) return gpu.launch + again + gemm_seconds(call, gpu);
-  return gpu.launch + again + cost::op_cost(call).bytes / (gpu.copy * bandwidth_share(name, gpu));
+  return gpu.launch + again + cost::op_cost(call).bytes / (gpu.copy * bandwidth_share(call, gpu));
 }
 
 bool is_communication(const OpCall& call) {

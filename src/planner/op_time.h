@@ -4,6 +4,7 @@
 //   GEMM        FLOPs / rate / (k / (k + tile_depth)) / (tiles / (tiles + lost_tiles)), or its bytes, whichever takes
 //               longer; tiles of 128 x 256, split-K if that is faster. A fused activation adds the bytes that it reads
 //               and writes.
+//   experts     grouped GEMMs: FLOPs / rate of the pass; wgrad: plus a part of the time of reading and writing sums
 //   attention   FLOPs / rate / (seq / (seq + attention_ramp))
 //   all others  bytes / (fraction of the copy bandwidth)
 //

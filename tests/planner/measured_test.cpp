@@ -213,6 +213,38 @@ std::vector<Row> twelve_layers_and_8b() {
   };
 }
 
+/// Mixtures of experts of docs/results/benchmarks-h200.md, balanced: BF16, delayed, blockwise.
+std::vector<Row> experts() {
+  struct Model {
+    const char* preset;
+    Settings settings;
+    double measured[3];
+  };
+  const Settings kShape{"model.seq_length=4096", "model.moe_router_force_load_balancing=true",
+                        "training.train_steps=4", "training.recompute=selective", "data.synthetic=true"},
+      kRemainders{"optimizer.store_param_remainders=true"}, kBf16Sums{"optimizer.main_grad_dtype=bf16"};
+  const Model models[] = {
+      {"preset:olmoe_1b_7b", batch(4, 16) + kRemainders, {59823, 75772, 67198}},
+      {"preset:qwen3_30b_a3b",
+       batch(8, 32) + kBf16Sums + Settings{"model.num_layers=8"},
+       {90642, 104096, 96467}},
+      {"preset:mixtral_8x7b",
+       batch(4, 16) + kRemainders + kBf16Sums + Settings{"model.num_layers=4"},
+       {53053, 73276, 65498}},
+  };
+  std::vector<Row> rows;
+  for (const Model& m : models) {
+    rows.push_back({m.preset, m.preset, 1, kShape + m.settings, m.measured[0]});
+    int i = 1;
+    for (const char* recipe : {"delayed", "blockwise"})
+      rows.push_back({m.preset, m.preset, 1,
+                      kShape + m.settings + kBothForms +
+                          Settings{"precision.fp8=hybrid", std::string("precision.fp8_recipe=") + recipe},
+                      m.measured[i++]});
+  }
+  return rows;
+}
+
 /// docs/results/benchmarks.md and benchmarks-h200.md, and one session of four H100.
 std::vector<Row> current() {
   const auto row = [](const char* what, const char* config, int gpus, const Settings& settings,
@@ -288,6 +320,7 @@ INSTANTIATE_TEST_SUITE_P(EveryRecipe, Measured, ::testing::ValuesIn(every_recipe
 INSTANTIATE_TEST_SUITE_P(TwoGpus, Measured, ::testing::ValuesIn(two_gpus()));
 INSTANTIATE_TEST_SUITE_P(TwoH100, Measured, ::testing::ValuesIn(two_h100()));
 INSTANTIATE_TEST_SUITE_P(FourGpus, Measured, ::testing::ValuesIn(four_gpus()));
+INSTANTIATE_TEST_SUITE_P(Experts, Measured, ::testing::ValuesIn(experts()));
 INSTANTIATE_TEST_SUITE_P(TwelveLayersAnd8B, Measured, ::testing::ValuesIn(twelve_layers_and_8b()));
 
 // --- layers ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
+#include "kernels/moe/grouped_gemm.h"
 #include "kernels/quantize/quantize.h"
 #include "testing/files.h"
 
@@ -58,6 +59,35 @@ TEST(OpTime, LongSumsUseSplitK) {
   const Gpu& gpu = gpu_named("h200");
   EXPECT_GT(gemm_tflops(gpu, DType::bf16, 768, 768, 65536), 0.6 * gpu.bf16 / 1e12);
   EXPECT_LT(gemm_tflops(gpu, DType::bf16, 768, 768, 768), 0.4 * gpu.bf16 / 1e12);
+}
+
+// 64 experts of 2,048 x 2,048 and 131,072 rows. Half of the time of the gradient's sums is not hidden.
+TEST(OpTime, GroupedGemmsHaveTheRateOfTheirPass) {
+  const Gpu& gpu = gpu_named("h200");
+  constexpr int64_t kRows = 131072, kExperts = 64, kSize = 2048;
+  const Tensor scales = tensor(DType::f32, {kExperts}), offsets = tensor(DType::i32, {kExperts + 1});
+  const auto matrix = [&](DType dtype, Shape shape) {
+    return kernels::Matrix(tensor(dtype, shape), scales, kernels::ScaleLayout::tensor);
+  };
+  const double flops = 2.0 * kRows * kSize * kSize, sums = 2.0 * 4 * kExperts * kSize * kSize;
+  const auto seconds = [&](const char* name, const std::any& args) {
+    return op_seconds({.name = name, .label = "", .cost = {}, .args = args}, gpu) - gpu.launch;
+  };
+  const kernels::GroupedGemm fprop{.a = matrix(DType::e4m3, {kRows, kSize}),
+                                   .b = matrix(DType::e4m3, {kExperts * kSize, kSize}),
+                                   .offsets = offsets,
+                                   .out = tensor(DType::bf16, {kRows, kSize}),
+                                   .trans_b = true};
+  kernels::GroupedGemm dgrad = fprop;
+  dgrad.b = matrix(DType::e4m3, {kSize, kExperts * kSize}), dgrad.trans_b = false;
+  const kernels::GroupedWgrad wgrad{.a = matrix(DType::e5m2, {kSize, kRows}),
+                                    .b = matrix(DType::e4m3, {kSize, kRows}),
+                                    .offsets = offsets,
+                                    .out = tensor(DType::f32, {kExperts * kSize, kSize}),
+                                    .accumulate = true};
+  EXPECT_NEAR(seconds("grouped_gemm", fprop), flops / 1330e12, 1e-9);
+  EXPECT_NEAR(seconds("grouped_gemm", dgrad), flops / 1110e12, 1e-9);
+  EXPECT_NEAR(seconds("grouped_wgrad", wgrad), flops / 930e12 + 0.5 * sums / gpu.copy, 1e-9);
 }
 
 TEST(OpTime, AttentionOfLongSequencesIsFaster) {

@@ -273,9 +273,8 @@ bool fits_store(const Tensor& out, const Ranges& ranges) {
   return out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
          (out.dtype == DType::f32 || out.dtype == DType::bf16) && ranges.experts <= kMaxExperts;
 }
-bool fits(const Tensor& a, const Tensor& b, const Ranges& ranges, const Tensor& out) {
-  return a.dtype == DType::bf16 && b.dtype == DType::bf16 && fits_tma(a) && fits_tma(b) &&
-         fits_store(out, ranges);
+bool fits(const Tensor& a, const Tensor& b, DType dtype, const Ranges& ranges, const Tensor& out) {
+  return a.dtype == dtype && b.dtype == dtype && fits_tma(a) && fits_tma(b) && fits_store(out, ranges);
 }
 /// Most tiles of all rows of a.
 int64_t row_tiles(const Tensor& a, const Ranges& ranges, const Tensor& out) {
@@ -304,25 +303,32 @@ void set_shares(GroupedMaps& maps, const Tensor& b, int64_t experts) {
                              : boxes_of(b, experts, kShareRows);
 }
 
-bool gemm_of_rows(const Context& context, const Tensor& a, const Tensor& b, bool trans_b,
+/// BF16, or E4M3 with a scale per expert.
+bool gemm_of_rows(const Context& context, const Matrix& a, const Matrix& b, bool trans_b,
                   const Ranges& ranges, const Tensor& out, bool accumulate) {
-  if (!fits(a, b, ranges, out)) return false;
-  const GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
-  const int64_t max_tiles = row_tiles(a, ranges, out);
-  GroupedMaps maps{.a = boxes_of(a, 1, kRows), .b = {}, .whole_a = false, .whole_shares = false};
-  if (trans_b) {
-    maps.b = boxes_of(b, ranges.experts, kColumns / kCluster);
-    launch<RowTiles<Major::k>>(context, max_tiles, maps, params, out.dtype);
-  } else {
-    set_shares(maps, b, ranges.experts);
+  const bool fp8 = a.dtype() == DType::e4m3;
+  if (fp8 && (!trans_b || a.layout != ScaleLayout::tensor || b.layout != ScaleLayout::tensor)) return false;
+  if (!fits(a.values, b.values, fp8 ? DType::e4m3 : DType::bf16, ranges, out)) return false;
+  GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
+  if (fp8) params.a_scales = a.scales.as<float>(), params.b_scales = b.scales.as<float>();
+  const int64_t max_tiles = row_tiles(a.values, ranges, out);
+  GroupedMaps maps{.a = boxes_of(a.values, 1, kRows), .b = {}, .whole_a = false, .whole_shares = false};
+  if (!trans_b) {
+    set_shares(maps, b.values, ranges.experts);
     launch<RowTiles<Major::mn>>(context, max_tiles, maps, params, out.dtype);
+    return true;
   }
+  maps.b = boxes_of(b.values, ranges.experts, kColumns / kCluster);
+  if (fp8)
+    launch<RowTiles<Major::k, DType::e4m3>>(context, max_tiles, maps, params, out.dtype);
+  else
+    launch<RowTiles<Major::k>>(context, max_tiles, maps, params, out.dtype);
   return true;
 }
 
 bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, const Ranges& ranges,
                    const Tensor& out, bool accumulate) {
-  if (!fits(a, b, ranges, out)) return false;
+  if (!fits(a, b, DType::bf16, ranges, out)) return false;
   const int64_t m = a.cols(), n = b.cols();
   const int64_t max_tiles = ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
   GroupedMaps maps{.a = {}, .b = {}, .whole_a = m % 64 == 0, .whole_shares = false};
@@ -340,31 +346,12 @@ Ranges ranges_of(const Tensor& offsets) {
   return {.offsets = offsets.as<int32_t>(), .experts = offsets.numel() - 1};
 }
 
-/// E4M3 with a scale per expert.
-bool fast_fp8_gemm(const Context& context, const GroupedGemm& args) {
-  const Matrix &a = args.a, &b = args.b;
-  const Ranges ranges = ranges_of(args.offsets);
-  for (const Matrix& operand : {a, b})
-    if (operand.dtype() != DType::e4m3 || operand.layout != ScaleLayout::tensor || !fits_tma(operand.values))
-      return false;
-  if (!args.trans_b || !fits_store(args.out, ranges)) return false;
-  GroupedParams params = params_of(ranges, args.out, 0, a.cols(), args.accumulate);
-  params.a_scales = a.scales.as<float>(), params.b_scales = b.scales.as<float>();
-  const GroupedMaps maps{.a = boxes_of(a.values, 1, kRows),
-                         .b = boxes_of(b.values, ranges.experts, kColumns / kCluster),
-                         .whole_a = false,
-                         .whole_shares = false};
-  launch<RowTiles<Major::k, DType::e4m3>>(context, row_tiles(a.values, ranges, args.out), maps, params,
-                                          args.out.dtype);
-  return true;
-}
-
 }  // namespace
 
 bool grouped_gemm_hopper(const Context& context, const GroupedGemm& args) {
-  if (args.fast_accumulation && fast_fp8_gemm(context, args)) return true;
-  return gemm_of_rows(context, args.a.values, args.b.values, args.trans_b, ranges_of(args.offsets), args.out,
-                      args.accumulate);
+  const bool promotes = is_fp8(args.a.dtype()) && !args.fast_accumulation;
+  return !promotes && gemm_of_rows(context, args.a, args.b, args.trans_b, ranges_of(args.offsets), args.out,
+                                   args.accumulate);
 }
 
 bool grouped_wgrad_hopper(const Context& context, const GroupedWgrad& args) {

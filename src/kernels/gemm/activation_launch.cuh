@@ -1,7 +1,6 @@
 // Launches of activation_mainloop.cuh's kernels: supported tensors, tensor maps, parameters.
 #pragma once
 
-#include <limits>
 #include <type_traits>
 
 #include "kernels/gemm/activation_epilogues.cuh"
@@ -12,13 +11,6 @@
 namespace te::kernels::fused {
 
 constexpr int kClustersTogether = 8;
-
-/// TMA requires addresses and row strides in multiples of 16 bytes, and 32-bit coordinates.
-inline bool fits_tma_boxes(const Tensor& tensor, DType dtype = DType::bf16) {
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  return tensor.dtype == dtype && tensor.cols() * static_cast<int64_t>(dtype_size(dtype)) % 16 == 0 &&
-         is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
-}
 
 /// Boxes of `rows` x `width` of a [rows, blocks * columns] tensor.
 inline CUtensorMap activation_boxes(const Tensor& tensor, int64_t blocks, int64_t width, int64_t rows = 64) {
@@ -61,8 +53,7 @@ inline bool supports_forward(const Context& context, const GemmActivationForward
   if (!has_epilogue(args.kind)) return false;
   const bool gated = is_gated(args.kind);
   const int64_t ffn = args.b.rows() / (gated ? 2 : 1);
-  if (!fits_tma_boxes(args.a.values, dtype) || !fits_tma_boxes(args.b.values, dtype) ||
-      !fits_tma_boxes(args.out))
+  if (!fits_tma(args.a.values, dtype) || !fits_tma(args.b.values, dtype) || !fits_tma(args.out, DType::bf16))
     return false;
   // No model has a bias before SwiGLU.
   if (args.bias && (gated || !is_aligned(args.bias.data, 4))) return false;

@@ -16,7 +16,7 @@ bool has_one_scale(const Matrix& matrix) {
 }
 bool suits_quantization(const Fp8Output& out) {
   for (const Tensor& layout : {out.rowwise, out.columnwise})
-    if (layout && !fits_tma_boxes(layout, DType::e4m3)) return false;
+    if (layout && !fits_tma(layout, DType::e4m3)) return false;
   return true;
 }
 
@@ -50,7 +50,7 @@ bool is_fused_fp8(const Context& context, const GemmActivationForward& args) {
   if (!has_one_scale(args.a) || !has_one_scale(args.b) || !args.fast_accumulation ||
       !supports_forward(context, args, DType::e4m3))
     return false;
-  return args.y ? !args.y_fp8 && fits_tma_boxes(args.y) : suits_quantization(args.y_fp8);
+  return args.y ? !args.y_fp8 && fits_tma(args.y, DType::bf16) : suits_quantization(args.y_fp8);
 }
 
 bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args) {

@@ -11,7 +11,7 @@ static_assert(kRows == kColumnSumRows, "quantize_scratch_elements counts one par
 
 bool is_fused(const Context& context, const GemmActivationForward& args) {
   if (args.a.layout != ScaleLayout::none) return is_fused_fp8(context, args);
-  return !args.y_fp8 && fits_tma_boxes(args.y) && supports_forward(context, args, DType::bf16);
+  return !args.y_fp8 && fits_tma(args.y, DType::bf16) && supports_forward(context, args, DType::bf16);
 }
 
 bool gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
@@ -24,7 +24,7 @@ bool gemm_activation_forward(const Context& context, const GemmActivationForward
 bool is_fused(const Context& context, const GemmActivationBackward& args) {
   if (!has_epilogue(args.kind)) return false;
   for (const Tensor& tensor : {args.a, args.b, args.x, args.dx, args.y ? args.y : args.dx})
-    if (!fits_tma_boxes(tensor)) return false;
+    if (!fits_tma(tensor, DType::bf16)) return false;
   // A bias before SwiGLU is rare, so its gradient is summed in a separate pass.
   return !(is_gated(args.kind) && args.dbias) && is_large(context, args.a.rows(), args.b.cols());
 }

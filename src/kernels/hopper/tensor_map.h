@@ -6,9 +6,11 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "core/cuda_check.h"
 #include "core/tensor.h"
+#include "kernels/common/cuda_common.cuh"
 
 namespace te::kernels::hopper {
 
@@ -71,6 +73,18 @@ CUtensorMap tensor_map(const void* data, const BoxesOf<kRank>& boxes, DType dtyp
 }
 inline CUtensorMap tensor_map(const void* data, const BoxesOf<3>& boxes, DType dtype = DType::bf16) {
   return tensor_map<3>(data, boxes, dtype);
+}
+
+/// Whether boxes of a tensor can be copied: TMA requires addresses and row strides in multiples of 16 bytes, and 32-bit
+/// coordinates.
+inline bool fits_tma(const Tensor& tensor) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  return tensor.cols() * static_cast<int64_t>(dtype_size(tensor.dtype)) % 16 == 0 &&
+         is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
+}
+/// And whether it has this dtype.
+inline bool fits_tma(const Tensor& tensor, DType dtype) {
+  return tensor.dtype == dtype && fits_tma(tensor);
 }
 
 /// Tensor map for rows [first, first + count) of each block of [blocks * rows, columns], in boxes of `box_rows` x 128

@@ -254,23 +254,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   sync_cluster();  // the other block may still signal this one's barriers
 }
 
-/// TMA requires addresses and row strides in multiples of 16 bytes, and 32-bit coordinates. Scales are copied in bulk.
-bool fits_tma(const Matrix& matrix) {
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+/// Whether values can be copied in boxes, and vector scales in bulk.
+bool fits_loads(const Matrix& matrix) {
   const bool vectors = matrix.layout == ScaleLayout::vectors;
-  return matrix.cols() % 16 == 0 && is_aligned(matrix.values.data, 16) && matrix.rows() <= kMax &&
-         matrix.cols() <= kMax &&
-         (!vectors ||
-          (matrix.rows() % 4 == 0 && matrix.scale_stride % 4 == 0 && is_aligned(matrix.scales.data, 16)));
+  return fits_tma(matrix.values) && (!vectors || (matrix.rows() % 4 == 0 && matrix.scale_stride % 4 == 0 &&
+                                                  is_aligned(matrix.scales.data, 16)));
 }
 
 /// `b_layout`: of b if a has vectors.
 bool fits(const Matrix& a, const Matrix& b, ScaleLayout b_layout, const Tensor& offsets, const Tensor& out) {
   const bool one = a.layout == ScaleLayout::tensor;
   if (!one && (a.layout != ScaleLayout::vectors || b.layout != b_layout)) return false;
-  return is_fp8(a.dtype()) && b.dtype() == DType::e4m3 && fits_tma(a) && fits_tma(b) && out.cols() % 8 == 0 &&
-         is_aligned(out.data, 16) && (out.dtype == DType::f32 || out.dtype == DType::bf16) &&
-         offsets.numel() - 1 <= kMaxExperts;
+  return is_fp8(a.dtype()) && b.dtype() == DType::e4m3 && fits_loads(a) && fits_loads(b) &&
+         out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
+         (out.dtype == DType::f32 || out.dtype == DType::bf16) && offsets.numel() - 1 <= kMaxExperts;
 }
 
 /// b_rows, b_columns: of one expert in b, for blocks.

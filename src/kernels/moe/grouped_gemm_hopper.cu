@@ -244,13 +244,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   sync_cluster();  // the other block may still signal this one's barriers
 }
 
-/// TMA requires addresses and row strides in multiples of 16 bytes, and 32-bit coordinates.
-bool fits_tma(const Tensor& tensor) {
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  return tensor.cols() * static_cast<int64_t>(dtype_size(tensor.dtype)) % 16 == 0 &&
-         is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
-}
-
 /// The rows of each expert: offsets on the device, or ranges of `each` of all rows.
 struct Ranges {
   const int32_t* offsets = nullptr;
@@ -274,7 +267,7 @@ bool fits_store(const Tensor& out, const Ranges& ranges) {
          (out.dtype == DType::f32 || out.dtype == DType::bf16) && ranges.experts <= kMaxExperts;
 }
 bool fits(const Tensor& a, const Tensor& b, DType dtype, const Ranges& ranges, const Tensor& out) {
-  return a.dtype == dtype && b.dtype == dtype && fits_tma(a) && fits_tma(b) && fits_store(out, ranges);
+  return fits_tma(a, dtype) && fits_tma(b, dtype) && fits_store(out, ranges);
 }
 /// Most tiles of all rows of a.
 int64_t row_tiles(const Tensor& a, const Ranges& ranges, const Tensor& out) {

@@ -262,12 +262,12 @@ bool fits_loads(const Matrix& matrix) {
 }
 
 /// `b_layout`: of b if a has vectors.
-bool fits(const Matrix& a, const Matrix& b, ScaleLayout b_layout, const Tensor& offsets, const Tensor& out) {
+bool fits(const Matrix& a, const Matrix& b, ScaleLayout b_layout, const RowRanges& ranges,
+          const Tensor& out) {
   const bool one = a.layout == ScaleLayout::tensor;
   if (!one && (a.layout != ScaleLayout::vectors || b.layout != b_layout)) return false;
   return is_fp8(a.dtype()) && b.dtype() == DType::e4m3 && fits_loads(a) && fits_loads(b) &&
-         out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
-         (out.dtype == DType::f32 || out.dtype == DType::bf16) && offsets.numel() - 1 <= kMaxExperts;
+         fits_store(out, ranges);
 }
 
 /// b_rows, b_columns: of one expert in b, for blocks.
@@ -306,9 +306,10 @@ void launch(const Context& context, int64_t max_tiles, const Fp8Maps& maps, cons
 }  // namespace
 
 bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args) {
-  if (!fits(args.a, args.b, ScaleLayout::blocks, args.offsets, args.out)) return false;
   const Matrix &a = args.a, &b = args.b;
-  const int64_t experts = args.offsets.numel() - 1, n = args.out.cols(), k = a.cols();
+  const RowRanges ranges = ranges_of(args.offsets);
+  if (!fits(a, b, ScaleLayout::blocks, ranges, args.out)) return false;
+  const int64_t experts = ranges.experts, n = args.out.cols(), k = a.cols();
   // b is [E * n, k], or transposed [n, E * k].
   const CUtensorMap b_map = args.trans_b ? boxes_of(b.values, experts, kColumns / kCluster)
                                          : tensor_map(b.values.data,
@@ -316,19 +317,11 @@ bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args) {
                                                        .strides = {1, k, experts * k},
                                                        .box = {kDepth, 1, kColumns / kCluster}},
                                                       DType::e4m3);
-  const Fp8Params params{.gemm = {.offsets = args.offsets.as<int32_t>(),
-                                  .expert_rows = 0,
-                                  .rows = 0,
-                                  .experts = static_cast<int>(experts),
-                                  .m = 0,
-                                  .n = static_cast<int>(n),
-                                  .depth = static_cast<int>(k),
-                                  .out = args.out.data,
-                                  .accumulate = args.accumulate},
+  const Fp8Params params{.gemm = params_of(ranges, args.out, 0, k, args.accumulate),
                          .a = scales_of(a),
                          .b = args.trans_b ? scales_of(b, n, 0) : scales_of(b, 0, k),
                          .transposed = !args.trans_b};
-  const int64_t max_tiles = (ceil_div(a.rows(), kRows * kCluster) + experts) * ceil_div(n, kColumns);
+  const int64_t max_tiles = row_tiles<kColumns>(a.rows(), ranges, args.out);
   const Fp8Maps maps{.a = boxes_of(a.values, 1, kRows), .b = b_map};
   using Order = RowOrder<kColumns>;
   if (a.layout == ScaleLayout::tensor)
@@ -339,23 +332,15 @@ bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args) {
 }
 
 bool grouped_wgrad_fp8_hopper(const Context& context, const GroupedWgrad& args) {
-  if (args.alignment % 16 != 0 || !fits(args.a, args.b, ScaleLayout::vectors, args.offsets, args.out))
-    return false;
   const Matrix &a = args.a, &b = args.b;
-  const int64_t experts = args.offsets.numel() - 1, m = a.rows(), n = b.rows();
-  const Fp8Params params{.gemm = {.offsets = args.offsets.as<int32_t>(),
-                                  .expert_rows = 0,
-                                  .rows = 0,
-                                  .experts = static_cast<int>(experts),
-                                  .m = static_cast<int>(m),
-                                  .n = static_cast<int>(n),
-                                  .depth = 0,
-                                  .out = args.out.data,
-                                  .accumulate = args.accumulate},
+  const RowRanges ranges = ranges_of(args.offsets);
+  if (args.alignment % 16 != 0 || !fits(a, b, ScaleLayout::vectors, ranges, args.out)) return false;
+  const int64_t m = a.rows();
+  const Fp8Params params{.gemm = params_of(ranges, args.out, m, 0, args.accumulate),
                          .a = scales_of(a),
                          .b = scales_of(b),
                          .transposed = false};
-  const int64_t max_tiles = experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
+  const int64_t max_tiles = wgrad_tiles<kColumns>(m, ranges, args.out);
   const Fp8Maps maps{.a = boxes_of(a.values, 1, kRows), .b = boxes_of(b.values, 1, kColumns / kCluster)};
   using Order = WgradOrder<kColumns>;
   if (a.layout == ScaleLayout::tensor)

@@ -244,34 +244,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   sync_cluster();  // the other block may still signal this one's barriers
 }
 
-/// The rows of each expert: offsets on the device, or ranges of `each` of all rows.
-struct Ranges {
-  const int32_t* offsets = nullptr;
-  int64_t experts = 1, each = 0, rows = 0;
-};
-
-GroupedParams params_of(const Ranges& ranges, const Tensor& out, int64_t m, int64_t depth, bool accumulate) {
-  return {.offsets = ranges.offsets,
-          .expert_rows = static_cast<int>(ranges.each),
-          .rows = static_cast<int>(ranges.rows),
-          .experts = static_cast<int>(ranges.experts),
-          .m = static_cast<int>(m),
-          .n = static_cast<int>(out.cols()),
-          .depth = static_cast<int>(depth),
-          .out = out.data,
-          .accumulate = accumulate};
-}
-
-bool fits_store(const Tensor& out, const Ranges& ranges) {
-  return out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
-         (out.dtype == DType::f32 || out.dtype == DType::bf16) && ranges.experts <= kMaxExperts;
-}
-bool fits(const Tensor& a, const Tensor& b, DType dtype, const Ranges& ranges, const Tensor& out) {
+bool fits(const Tensor& a, const Tensor& b, DType dtype, const RowRanges& ranges, const Tensor& out) {
   return fits_tma(a, dtype) && fits_tma(b, dtype) && fits_store(out, ranges);
-}
-/// Most tiles of all rows of a.
-int64_t row_tiles(const Tensor& a, const Ranges& ranges, const Tensor& out) {
-  return (ceil_div(a.rows(), kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
 }
 
 template <class Tiles>
@@ -298,13 +272,13 @@ void set_shares(GroupedMaps& maps, const Tensor& b, int64_t experts) {
 
 /// BF16, or E4M3 with a scale per expert.
 bool gemm_of_rows(const Context& context, const Matrix& a, const Matrix& b, bool trans_b,
-                  const Ranges& ranges, const Tensor& out, bool accumulate) {
+                  const RowRanges& ranges, const Tensor& out, bool accumulate) {
   const bool fp8 = a.dtype() == DType::e4m3;
   if (fp8 && (!trans_b || a.layout != ScaleLayout::tensor || b.layout != ScaleLayout::tensor)) return false;
   if (!fits(a.values, b.values, fp8 ? DType::e4m3 : DType::bf16, ranges, out)) return false;
   GroupedParams params = params_of(ranges, out, 0, a.cols(), accumulate);
   if (fp8) params.a_scales = a.scales.as<float>(), params.b_scales = b.scales.as<float>();
-  const int64_t max_tiles = row_tiles(a.values, ranges, out);
+  const int64_t max_tiles = row_tiles<kColumns>(a.rows(), ranges, out);
   GroupedMaps maps{.a = boxes_of(a.values, 1, kRows), .b = {}, .whole_a = false, .whole_shares = false};
   if (!trans_b) {
     set_shares(maps, b.values, ranges.experts);
@@ -319,11 +293,10 @@ bool gemm_of_rows(const Context& context, const Matrix& a, const Matrix& b, bool
   return true;
 }
 
-bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, const Ranges& ranges,
+bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, const RowRanges& ranges,
                    const Tensor& out, bool accumulate) {
   if (!fits(a, b, DType::bf16, ranges, out)) return false;
-  const int64_t m = a.cols(), n = b.cols();
-  const int64_t max_tiles = ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(n, kColumns);
+  const int64_t m = a.cols();
   GroupedMaps maps{.a = {}, .b = {}, .whole_a = m % 64 == 0, .whole_shares = false};
   maps.a =
       maps.whole_a
@@ -331,12 +304,9 @@ bool wgrad_of_rows(const Context& context, const Tensor& a, const Tensor& b, con
                        {.dims = {64, a.rows(), m / 64}, .strides = {1, m, 64}, .box = {64, kDepth, kHalves}})
           : boxes_of(a, 1, kDepth);
   set_shares(maps, b, 1);
-  launch<WgradTiles>(context, max_tiles, maps, params_of(ranges, out, m, 0, accumulate), out.dtype);
+  launch<WgradTiles>(context, wgrad_tiles<kColumns>(m, ranges, out), maps,
+                     params_of(ranges, out, m, 0, accumulate), out.dtype);
   return true;
-}
-
-Ranges ranges_of(const Tensor& offsets) {
-  return {.offsets = offsets.as<int32_t>(), .experts = offsets.numel() - 1};
 }
 
 }  // namespace
@@ -360,7 +330,7 @@ bool dense_gemm_hopper(const Context& context, const Tensor& a, const Tensor& b,
 
 bool dense_wgrad_hopper(const Context& context, const Tensor& a, const Tensor& b, int64_t part,
                         const Tensor& out, bool accumulate) {
-  const Ranges ranges{.experts = ceil_div(a.rows(), part), .each = part, .rows = a.rows()};
+  const RowRanges ranges{.experts = ceil_div(a.rows(), part), .each = part, .rows = a.rows()};
   return part % kStepDepth == 0 && wgrad_of_rows(context, a, b, ranges, out, accumulate);
 }
 

@@ -1,4 +1,4 @@
-// Tiles of grouped GEMMs on Hopper (grouped_gemm.h): their order, their experts, and the stores of their results. A
+// Tiles of grouped GEMMs on Hopper (grouped_gemm.h): their order, experts and number, and the stores of results. A
 // cluster of two blocks works on vertically adjacent tiles of kRows x kColumns of one expert, which use the same
 // columns.
 //
@@ -232,6 +232,45 @@ __device__ __forceinline__ void store_tile(const GroupedParams& p, const Grouped
       store_row<kColumns>(static_cast<Out*>(p.out) + (first_row + row) * p.n, sums[h] + eight * 2,
                           tile.column, p.n, row < tile.row_end, p.accumulate, thread);
     }
+}
+
+// --- launches, on the host ----------------------------------------------------------------------------------
+
+/// The rows of each expert: offsets on the device, or ranges of `each` of all rows.
+struct RowRanges {
+  const int32_t* offsets = nullptr;
+  int64_t experts = 1, each = 0, rows = 0;
+};
+inline RowRanges ranges_of(const Tensor& offsets) {
+  return {.offsets = offsets.as<int32_t>(), .experts = offsets.numel() - 1};
+}
+
+inline GroupedParams params_of(const RowRanges& ranges, const Tensor& out, int64_t m, int64_t depth,
+                               bool accumulate) {
+  return {.offsets = ranges.offsets,
+          .expert_rows = static_cast<int>(ranges.each),
+          .rows = static_cast<int>(ranges.rows),
+          .experts = static_cast<int>(ranges.experts),
+          .m = static_cast<int>(m),
+          .n = static_cast<int>(out.cols()),
+          .depth = static_cast<int>(depth),
+          .out = out.data,
+          .accumulate = accumulate};
+}
+
+inline bool fits_store(const Tensor& out, const RowRanges& ranges) {
+  return out.cols() % 8 == 0 && is_aligned(out.data, 16) &&
+         (out.dtype == DType::f32 || out.dtype == DType::bf16) && ranges.experts <= kMaxExperts;
+}
+
+/// Tiles of a cluster, at most: of the rows of all experts, of their weight gradients [E * m, n].
+template <int kColumns>
+int64_t row_tiles(int64_t rows, const RowRanges& ranges, const Tensor& out) {
+  return (ceil_div(rows, kRows * kCluster) + ranges.experts) * ceil_div(out.cols(), kColumns);
+}
+template <int kColumns>
+int64_t wgrad_tiles(int64_t m, const RowRanges& ranges, const Tensor& out) {
+  return ranges.experts * ceil_div(m, kRows * kCluster) * ceil_div(out.cols(), kColumns);
 }
 
 }  // namespace te::kernels::grouped

@@ -108,20 +108,30 @@ void ExpertDispatch::plan_scratch(MemoryPlan& plan, bool fp8_x, bool fp8_dy) {
 
 // --- sizes of messages, on the host ------------------------------------------------------------------------
 
+RowRange ExpertDispatch::rows_for(const Routing& routing, int from, int64_t first, int64_t experts) const {
+  const int32_t* const offsets = &routing.host[static_cast<size_t>(from * fields() + first)];
+  return {offsets[0], int64_t{offsets[experts]} - offsets[0]};
+}
+
+int64_t ExpertDispatch::count_rows_for(const Routing& routing, int64_t first, int64_t experts) const {
+  int64_t rows = 0;
+  for (int from = 0; from < ranks_.size(); ++from) rows += rows_for(routing, from, first, experts).count;
+  return rows;
+}
+
 RowRanges ExpertDispatch::ranges_to(const Routing& routing, int to, int round) const {
   const int64_t begin = round * capacity_, end = begin + capacity_;
   RowRanges ranges(static_cast<size_t>(ranks_.size()));
   int64_t position = 0;  // in the order of the receiver's rows
   for (int64_t expert = to * own_experts(); expert < (to + 1) * own_experts(); ++expert)
     for (int from = 0; from < ranks_.size(); ++from) {
-      const int32_t* const first = &routing.host[static_cast<size_t>(from * fields() + expert)];
-      const int64_t count = int64_t{first[1]} - first[0];
-      const int64_t skipped = std::clamp<int64_t>(begin - position, 0, count),
-                    last = std::clamp<int64_t>(end - position, 0, count);
+      const RowRange all = rows_for(routing, from, expert);
+      const int64_t skipped = std::clamp<int64_t>(begin - position, 0, all.count),
+                    last = std::clamp<int64_t>(end - position, 0, all.count);
       RowRange& range = ranges[static_cast<size_t>(from)];
-      if (range.count == 0) range.first = first[0] + skipped;
+      if (range.count == 0) range.first = all.first + skipped;
       range.count += last - skipped;
-      position += count;
+      position += all.count;
     }
   return ranges;
 }
@@ -157,11 +167,7 @@ int64_t ExpertDispatch::rows_in(const Routing& routing, int round) const {
   int64_t rows = 0, position = 0;
   for (int64_t expert = ranks_.rank() * own_experts(); expert < (ranks_.rank() + 1) * own_experts();
        ++expert) {
-    int64_t next = position;
-    for (int from = 0; from < ranks_.size(); ++from) {
-      const int32_t* const first = &routing.host[static_cast<size_t>(from * fields() + expert)];
-      next += int64_t{first[1]} - first[0];
-    }
+    const int64_t next = position + count_rows_for(routing, expert);
     rows += std::clamp(next, begin, end) - std::clamp(position, begin, end);
     rows = (rows + alignment_ - 1) / alignment_ * alignment_;
     position = next;
@@ -178,14 +184,8 @@ int64_t ExpertDispatch::received_tokens(const Routing& routing, int to) const {
 
 int ExpertDispatch::count_rounds(const Routing& routing) const {
   int64_t max_rows = 1;
-  for (int to = 0; to < ranks_.size(); ++to) {
-    int64_t rows = 0;
-    for (int from = 0; from < ranks_.size(); ++from) {
-      const int32_t* const first = &routing.host[static_cast<size_t>(from * fields())];
-      rows += int64_t{first[(to + 1) * own_experts()]} - first[to * own_experts()];
-    }
-    max_rows = std::max(max_rows, rows);
-  }
+  for (int to = 0; to < ranks_.size(); ++to)
+    max_rows = std::max(max_rows, count_rows_for(routing, to * own_experts(), own_experts()));
   return static_cast<int>((max_rows + capacity_ - 1) / capacity_);
 }
 

@@ -199,6 +199,10 @@ class ExpertDispatch {
   /// This rank's parts of Routing::counts: of experts, of ranks.
   Tensor own_offsets(const Routing& routing) const;
   Tensor own_token_offsets(const Routing& routing) const;
+  /// Rows of a rank that are for experts [first, first + experts), in all rounds.
+  parallel::RowRange rows_for(const Routing& routing, int from, int64_t first, int64_t experts = 1) const;
+  /// The number of such rows of all ranks.
+  int64_t count_rows_for(const Routing& routing, int64_t first, int64_t experts = 1) const;
   /// Rows of each rank that arrive at rank `to` in a round.
   parallel::RowRanges ranges_to(const Routing& routing, int to, int round) const;
   /// The rows of a round that this rank sends to each rank, and the received rows of each.

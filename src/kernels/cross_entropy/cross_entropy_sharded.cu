@@ -93,9 +93,9 @@ void with_width(const SliceParams<T>& p, Fn&& fn) {
   fn(std::integral_constant<int, 1>{});
 }
 
-}  // namespace
-
-void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
+/// Calls launch<N>(p, blocks, threads, cap): a block per row, N elements per vector access.
+template <class Args, class Launch>
+void launch_rows(const Args& args, Launch&& launch) {
   const unsigned rows = static_cast<unsigned>(args.logits.rows());
   if (rows == 0) return;
   visit_high_precision(args.logits.dtype, [&](auto zero) {
@@ -104,30 +104,29 @@ void cross_entropy_statistics(const Context& context, const CrossEntropyStatisti
     with_width(p, [&](auto width) {
       constexpr int N = decltype(width)::value;
       with_cap(args.soft_cap, [&](const auto& cap) {
-        statistics_rows<T, N><<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(
-            p, args.statistics.as<float>(), cap);
+        launch.template operator()<N>(p, rows, row_threads(p.columns, N), cap);
       });
     });
   });
   TE_CUDA_CHECK_LAUNCH();
 }
 
-void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args) {
-  const unsigned rows = static_cast<unsigned>(args.logits.rows());
-  if (rows == 0) return;
-  visit_high_precision(args.logits.dtype, [&](auto zero) {
-    using T = typename DeviceType<decltype(zero)>::type;
-    const auto p = slice_params<T>(args.logits, args.targets, args.first, args.vocab);
-    with_width(p, [&](auto width) {
-      constexpr int N = decltype(width)::value;
-      with_cap(args.soft_cap, [&](const auto& cap) {
-        from_statistics_rows<T, N><<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(
-            p, args.statistics.as<float>(), static_cast<int>(args.statistics.dim(0)), args.losses.as<float>(),
-            args.z_losses.as<float>(), args.grad_scale, args.z_loss, cap);
-      });
-    });
+}  // namespace
+
+void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
+  launch_rows(args, [&]<int N, class T>(const SliceParams<T>& p, unsigned rows, int threads,
+                                        const auto& cap) {
+    statistics_rows<T, N><<<rows, threads, 0, cuda_stream(context)>>>(p, args.statistics.as<float>(), cap);
   });
-  TE_CUDA_CHECK_LAUNCH();
+}
+
+void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args) {
+  launch_rows(args,
+              [&]<int N, class T>(const SliceParams<T>& p, unsigned rows, unsigned threads, const auto& cap) {
+                from_statistics_rows<T, N><<<rows, threads, 0, cuda_stream(context)>>>(
+                    p, args.statistics.as<float>(), static_cast<int>(args.statistics.dim(0)),
+                    args.losses.as<float>(), args.z_losses.as<float>(), args.grad_scale, args.z_loss, cap);
+              });
 }
 
 }  // namespace te::kernels::cuda

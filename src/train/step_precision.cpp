@@ -6,6 +6,17 @@ bool step_in_bf16(const config::PrecisionConfig& precision, int64_t asked, int64
   return precision.fp8 != config::Fp8Mode::off && (step <= asked || !precision.fp8_in_step(step));
 }
 
+void set_step_precision(const Context& context, StepRunner& runner, bool bf16) {
+  fp8::Recipe& recipe = runner.model().recipe();
+  if (recipe.high_precision() == bf16) return;
+  runner.optimizer().gatherer().wait_all(context);
+  recipe.set_high_precision(bf16);
+  // Between steps the table only has amaxes of weights. They are computed again by the recipes that need them in this
+  // precision.
+  if (recipe.table().size() > 0) context.zero(recipe.table().amax);
+  runner.model().weights_changed(false);
+}
+
 StepPrecision::StepPrecision(const config::PrecisionConfig& precision, bool guarded, const Context& context,
                              StepRunner& runner, parallel::World& world)
     : config_(precision),
@@ -25,17 +36,6 @@ bool StepPrecision::all_fp8(const checkpoint::Progress& progress, int64_t first,
 
 void StepPrecision::enter(const checkpoint::Progress& progress) {
   set(bf16(progress, progress.step + 1));
-}
-
-void StepPrecision::set(bool bf16) {
-  fp8::Recipe& recipe = runner_.model().recipe();
-  if (recipe.high_precision() == bf16) return;
-  runner_.optimizer().gatherer().wait_all(context_);
-  recipe.set_high_precision(bf16);
-  // Between steps the table only has amaxes of weights. They are computed again by the recipes that need them in this
-  // precision.
-  if (recipe.table().size() > 0) context_.zero(recipe.table().amax);
-  runner_.model().weights_changed(false);
 }
 
 bool StepPrecision::calibrates(const checkpoint::Progress& progress, bool scales) const {

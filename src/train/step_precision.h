@@ -19,6 +19,9 @@ namespace te::train {
 /// to this step; 0: no.
 bool step_in_bf16(const config::PrecisionConfig& precision, int64_t asked, int64_t step);
 
+/// Sets the precision of all following passes. Weights are quantized at their next use.
+void set_step_precision(const Context& context, StepRunner& runner, bool bf16);
+
 class StepPrecision {
  public:
   /// Collective. All arguments but the world must outlive it. `guarded`: the guard's requests count.
@@ -30,8 +33,8 @@ class StepPrecision {
 
   /// Call before a step: sets its precision for all following passes.
   void enter(const checkpoint::Progress& progress);
-  /// Sets a precision of the caller's choice. Weights are quantized at their next use.
-  void set(bool bf16);
+  /// Sets a precision of the caller's choice.
+  void set(bool bf16) { set_step_precision(context_, runner_, bf16); }
 
   /// Whether the next step needs calibration: it is in FP8, its scales come from a history, and either the previous
   /// step was in BF16 or there is no history yet (`scales` false: no checkpoint or step has made one).

@@ -85,6 +85,8 @@ struct Case {
   bool copies = false;         ///< parallel.transport copy
   int chunks = 0;              ///< parallel.virtual_stages; 0: 2 if interleaved, else 1
   int seq = 0;                 ///< model.seq_length; 0: by width
+  int hidden = 0;              ///< model.hidden_size, twice the width of experts; 0: by width
+  int fp8_until = 0;           ///< precision.fp8_until_step
   int expert = 1;
   double dispatch_factor = 2.0;  ///< parallel.moe_dispatch_factor
 
@@ -166,7 +168,7 @@ inline config::Config make_config(const Case& c) {
   config::ModelConfig& m = config.model;
   m.family = c.family;
   m.num_layers = c.layers;
-  m.hidden_size = c.wide() ? 64 : 32;
+  m.hidden_size = c.hidden > 0 ? c.hidden : c.wide() ? 64 : 32;
   m.num_attention_heads = c.wide() ? 4 : 8;
   // Grouped queries, with as many groups as the largest tensor-parallel size needs.
   m.num_query_groups =
@@ -180,6 +182,7 @@ inline config::Config make_config(const Case& c) {
   m.add_qkv_bias = llama && c.variant;
   m.init_method_std = 0.1;
   set_variant(m, c.model_variant, c.expert);
+  if (c.hidden > 0 && m.num_moe_experts > 0) m.moe_ffn_hidden_size = c.hidden / 2;
   if (c.dropout) m.hidden_dropout = m.attention_dropout = 0.1;
   config.precision.dtype = c.fp32()                         ? ComputeDType::fp32
                            : c.precision == Precision::fp16 ? ComputeDType::fp16
@@ -196,6 +199,7 @@ inline config::Config make_config(const Case& c) {
     // A tensor of an expert has the rows of other ranks, too, so other tensors would overflow the scale.
     config.precision.fp8_recast = c.expert == 1;
     config.precision.overrides = c.overrides;
+    config.precision.fp8_until_step = c.fp8_until;
   }
   config::ParallelConfig& p = config.parallel;
   p.tensor = c.tensor;

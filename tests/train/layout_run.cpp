@@ -6,6 +6,7 @@
 #include "core/float_types.h"
 #include "core/random.h"
 #include "train/loss_scaler.h"
+#include "train/step_precision.h"
 
 namespace te::testing {
 namespace {
@@ -202,6 +203,7 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
     runner.split().copy_local(all.targets.data() + from, runner.local_samples(), batch.targets.as<int32_t>());
     batch.counted = all.counted;
     spoil_gradients(context, runner);
+    train::set_step_precision(context, runner, train::step_in_bf16(config.precision, 0, step));
     runner.launch(batch, step, first, step == 2, std::numeric_limits<double>::infinity(), loss_scale);
     context.synchronize();
     const optim::StepStatus status = runner.optimizer().status();

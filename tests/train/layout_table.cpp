@@ -10,6 +10,7 @@
 namespace te::testing {
 namespace {
 
+constexpr int kScaleBlock = 128;
 constexpr auto selective = Recompute::selective, full = Recompute::full;
 
 using Setting = void (*)(Case&);
@@ -62,6 +63,7 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"parameters", [](Case& c) { c.shard = config::Shard::parameters; }},
       {"selective", [](Case& c) { c.recompute = Recompute::selective; }},
       {"full", [](Case& c) { c.recompute = Recompute::full; }},
+      {"until", [](Case& c) { c.fp8_until = 2; }},
       {"blocking", [](Case& c) { c.data_overlap = false; }},
       {"dropout", [](Case& c) { c.dropout = true; }},
       {"lora", [](Case& c) { c.lora = true; }},
@@ -306,6 +308,13 @@ std::vector<Case> two_ranks() {
       named("dp2_ep2_experts_rounds_delayed"),
       named("dp2_ep2_experts_tensorwise_sharded_parameters"),
       named("dp2_ep2_experts_rounds_tensorwise_selective"),
+      named("dp2_ep2_experts_rounds_delayed_until"),
+      // Scales of blocks need experts with multiples of 128 rows.
+      named("pp2_experts_blockwise_zero_bubble", {.layers = 2, .hidden = kScaleBlock}),
+      named("tp2_sp_ep2_experts_blockwise_selective", {.layers = 2, .hidden = kScaleBlock}),
+      named("dp2_ep2_experts_rounds_blockwise", {.layers = 2, .hidden = kScaleBlock}),
+      named("dp2_ep2_experts_sharded_parameters_blockwise_full", {.layers = 2, .hidden = kScaleBlock}),
+      named("dp2_ep2_experts_blockwise_until", {.layers = 2, .hidden = kScaleBlock}),
       named("dp2_gpt_muon"),
       named("dp2_llama_muon_large_buckets", {.bucket_size = 20'000}),
       named("dp2_llama_bf16_muon", {.bf16_grads = true}),

@@ -1,9 +1,11 @@
 // Expert parallelism uses scratch memory only in its lifetime (TinyModel overwrites it outside), and recomputation
 // changes no bit of the gradients, also of rows that arrive in several rounds.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string_view>
 
+#include "core/float_types.h"
 #include "core/profile.h"
 #include "model/tiny_model.h"
 #include "parallel/groups.h"
@@ -68,6 +70,70 @@ TEST(ExpertParallelModel, RecomputationChangesNoBit) {
       EXPECT_EQ(different(kept, gradients()), 0);
     }
   }
+}
+
+/// Lets all tokens select experts of the first of two ranks.
+void select_first_rank(TinyModel& tiny) {
+  const parameters::ParameterStore& store = tiny.model().parameters();
+  for (const parameters::Parameter& parameter : store.parameters()) {
+    if (!parameter.name.ends_with("router.bias")) continue;
+    std::vector<float> bias(static_cast<size_t>(parameter.shape.numel()), 0.0f);
+    std::fill_n(bias.begin(), bias.size() / 2, 2.0f);  // scores are at most 1
+    std::vector<bfloat16> rounded;
+    for (const float value : bias) rounded.push_back(to_bf16(value));
+    for (const parameters::ParameterStore::ShardRange& range : store.shard_ranges(parameter))
+      tiny.write(store.main_of(parameter, range).fp32,
+                 {bias.begin() + range.local, bias.begin() + range.local + range.count});
+    const bool bf16 = parameter.value.dtype == DType::bf16;
+    tiny.context().copy_to_device(parameter.value,
+                                  bf16 ? static_cast<const void*>(rounded.data()) : bias.data());
+    tiny.context().synchronize();
+  }
+}
+
+// Its experts have neither amaxes nor gradients, in one round or several.
+TEST(ExpertParallelModel, ARankWithoutRowsChangesNothingInFp8) {
+  if (world().size() != 2) GTEST_SKIP() << "two ranks divide six experts";
+  const parallel::Groups groups =
+      parallel::Groups::connect(world(), Context::cpu(), parallel::ProcessGrid::of(2, 1, 1, 1, 2));
+  for (const auto dtype : {config::ComputeDType::bf16, config::ComputeDType::fp32})
+    for (const auto recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise})
+      for (const double factor : {2.0, 0.4}) {
+        SCOPED_TRACE(fmt::format("{} {}, factor {}", to_string(dtype), to_string(recipe), factor));
+        config::Config config = experts_config(Fp8Mode::hybrid, recipe, factor);
+        config.precision.dtype = dtype;
+        config.model.moe_router_enable_expert_bias = true;
+        TinyModel tiny(config, groups);
+        config.parallel.expert = 1, config.parallel.moe_dispatch_factor = 2.0;
+        TinyModel alone(config);
+        for (TinyModel* const model : {&tiny, &alone}) {
+          select_first_rank(*model);
+          model->set_batch(static_cast<uint64_t>(world().rank()) + 1);
+        }
+        const double loss = alone.evaluate();
+        EXPECT_NEAR(tiny.evaluate(), loss, (dtype == config::ComputeDType::fp32 ? 1e-5 : 2e-3) * loss);
+        for (int step = 0; step < 2; ++step) {
+          tiny.model().reset_routing(tiny.context());
+          tiny.forward_backward();
+          EXPECT_EQ(tiny.model().routing().rounds[1], factor < 1 ? 5 : 1);
+          for (const char* name :
+               {"layers.1.mlp.experts.linear_fc1.weight", "layers.1.mlp.experts.linear_fc2.weight"}) {
+            const std::vector<float> gradients = tiny.read(tiny.parameter(name).grad);
+            const bool zeros = std::count(gradients.begin(), gradients.end(), 0.0f) == std::ssize(gradients);
+            EXPECT_EQ(zeros, world().rank() == 1) << name;
+          }
+          for (const float gradient : tiny.read(tiny.model().parameters().grads))
+            ASSERT_TRUE(std::isfinite(gradient));
+          tiny.optimizer().step(tiny.context(), 1e-3f);
+          tiny.model().recipe().update(tiny.context(), tiny.optimizer().skip_flag());
+          tiny.model().quantize_weights(tiny.context());
+          tiny.optimizer().finish_step(false);
+        }
+        const fp8::ScaleTable& table = tiny.model().recipe().table();
+        if (table.size() == 0) continue;
+        for (const float scale : tiny.read(table.scale))
+          EXPECT_TRUE(std::isfinite(scale) && scale > 0) << scale;
+      }
 }
 
 /// Counts the bytes of rows that are sent to experts and back.

@@ -9,6 +9,7 @@
 #include "bench/session.h"
 #include "core/error.h"
 #include "kernels/activation/activation.h"
+#include "kernels/common/row_blocks.h"
 #include "kernels/moe/expert_activation.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
@@ -332,7 +333,7 @@ class QuantizationPasses {
     kernels::QuantizeGroups args{.x = x};
     if (from_tokens) args.source = routing_.source(), args.topk = topk_;
     if (rowwise) args.rowwise = matrix(rowwise_, 0, rows, cols);
-    if (columnwise) args.columnwise = matrix(columnwise_, 1, cols, rows);
+    if (columnwise) args.columnwise = matrix(columnwise_, 1, cols, rows), args.row_blocks = true;
     kernels::quantize_groups(context_, args);
   }
   kernels::Fp8Output output(int64_t cols, bool rowwise, bool columnwise) {
@@ -375,7 +376,8 @@ void run(const ExpertOptions& options) {
   const int64_t halves = kernels::is_gated(model::activation_kind(model)) ? 2 : 1;
   for (const Format& format : kFormats) {
     const bool blocks = format.weights == kernels::ScaleLayout::blocks;
-    const Routing routing(context, options, model, blocks ? kernels::kScaleBlock : model::kExpertAlignment);
+    const Routing routing(context, options, model,
+                          is_fp8(format.activation) ? kernels::kRowBlock : model::kExpertAlignment);
     if (report.count("load_max") == 0) {
       report["load_max"] = routing.load_max();
       std::printf(

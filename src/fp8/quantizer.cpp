@@ -304,6 +304,7 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
                                           .topk = operand.topk,
                                           .rowwise = operand.rowwise,
                                           .columnwise = columnwise,
+                                          .row_blocks = static_cast<bool>(operand.offsets),
                                           .power_of_two = scaling_->power_of_two(),
                                           .margin = recipe_->margin_of(index_)},
                                .operand = recipe_->table_.info(index_)});

@@ -5,6 +5,7 @@
 
 #include "config/adapter.h"
 #include "core/profile.h"
+#include "kernels/common/row_blocks.h"
 #include "kernels/moe/grouped_gemm.h"
 #include "kernels/moe/permute.h"
 
@@ -55,8 +56,7 @@ ExpertLinear::ExpertLinear(const LinearId& id, const LayerConfig& config, const 
     : Linear(expert_spec(id, config, experts, in, init_std, tensor), parameters, recipe, tensor) {}
 
 int64_t ExpertLinear::row_alignment() const {
-  const bool vectors = input_quantizer_.layouts().scales == kernels::ScaleLayout::vectors;
-  return vectors ? kernels::kScaleBlock : kExpertAlignment;
+  return input_quantizer_.layouts().quantized() ? kernels::kRowBlock : kExpertAlignment;
 }
 
 void ExpertLinear::plan_inference_input(MemoryPlan& plan, Planned<Operand>& input, int64_t rows) const {

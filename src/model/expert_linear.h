@@ -34,8 +34,8 @@ class ExpertLinear : public Linear {
                double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                parallel::TensorParallel& tensor);
 
-  /// Rows of each expert must start and end at multiples of this: of the alignment of FP8 operands, or of a vector of
-  /// values that share a scale.
+  /// Rows of each expert must start and end at multiples of this: of the blocks of rows of FP8 operands, which are also
+  /// the vectors of values that share a scale.
   int64_t row_alignment() const;
 
   /// `high_precision_exists`: see Linear::plan_operand.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/common/row_blocks.h"
 #include "kernels/moe/quantize_experts.h"
 #include "moe_cases.h"
 

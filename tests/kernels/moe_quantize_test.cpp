@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "fp8_storage.h"
+#include "kernels/common/row_blocks.h"
 #include "kernels/gemm/widen_cpu.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_groups.h"
@@ -88,7 +89,7 @@ TEST(Moe, QuantizesEachExpertAsATensor) {
           quantize(host(), {.x = part, .out = out});
           for (int64_t col = 0; col < cols; ++col)
             for (int64_t r = 0; r < count; ++r)
-              transposed.as<uint8_t>()[col * rows + first + r] =
+              transposed.as<uint8_t>()[row_block_index(col, first + r, cols, rows)] =
                   columnwise.get().as<uint8_t>()[col * count + r];
         }
         EXPECT_EQ(all.read(), one_by_one.read()) << static_cast<int>(scaling) << " " << c.experts;
@@ -118,18 +119,24 @@ TEST(Moe, QuantizesOneLayoutOfExpertsLikeBoth) {
   EXPECT_EQ(columnwise.scale_inv, both.scale_inv);
 }
 
-// Without offsets, experts have equal numbers of rows, as in weights.
+// Without offsets, experts have equal numbers of rows, as in weights, and columnwise values no blocks of rows.
 TEST(Moe, QuantizesWeightsOfExperts) {
-  const int64_t experts = 5, n = 16, k = 32;
+  const int64_t experts = 5, n = 32, k = 32;
   TestTensor w(host(), DType::bf16, {experts * n, k}), offsets(host(), DType::i32, {experts + 1});
   w.fill_normal(1);
-  offsets.fill_ints({0, 16, 32, 48, 64, 80});
+  offsets.fill_ints({0, 32, 64, 96, 128, 160});
   ExpertStorage with(host(), DType::e4m3, experts * n, k, experts),
       without(host(), DType::e4m3, experts * n, k, experts);
   quantize_experts(
       host(), {.x = w, .offsets = offsets, .experts = experts, .out = with.output(ExpertScaling::current)});
   quantize_experts(host(), {.x = w, .experts = experts, .out = without.output(ExpertScaling::current)});
-  EXPECT_EQ(with.read(), without.read());
+  ExpertResult expected = with.read();
+  const std::vector<uint8_t> in_blocks = expected.columnwise;
+  for (int64_t c = 0; c < k; ++c)
+    for (int64_t r = 0; r < experts * n; ++r)
+      expected.columnwise[static_cast<size_t>(c * experts * n + r)] =
+          in_blocks[static_cast<size_t>(row_block_index(c, r, k, experts * n))];
+  EXPECT_EQ(without.read(), expected);
 }
 
 /// `copies`: count the rows of tokens, each of which is the row itself.
@@ -151,7 +158,8 @@ void count_groups(bool copies) {
       t_scales(host(), DType::f32, scale_shape(ScaleLayout::vectors, cols, rows));
   quantize_groups(host(), {.x = x,
                            .rowwise = {q, scales, ScaleLayout::vectors},
-                           .columnwise = {t, t_scales, ScaleLayout::vectors}});
+                           .columnwise = {t, t_scales, ScaleLayout::vectors},
+                           .row_blocks = true});
   for (const bool columnwise : {false, true})
     count_quantized_experts(host(), {.x = x,
                                      .offsets = order.offsets,
@@ -185,9 +193,18 @@ TEST(Moe, QuantizedActivationsEqualSeparateQuantization) {
       }
 }
 
-/// The dequantized values of a tensor of experts, in FP32.
-TestTensor dequantized(const Matrix& matrix, const std::vector<int32_t>& offsets, bool by_columns) {
+/// The dequantized values of a tensor of experts, in FP32. `row_blocks`: the matrix has blocks of rows.
+TestTensor dequantized(Matrix matrix, const std::vector<int32_t>& offsets, bool by_columns,
+                       bool row_blocks = false) {
   std::vector<float> buffer;
+  std::vector<uint8_t> bytes(static_cast<size_t>(matrix.values.numel()));
+  if (row_blocks) {
+    for (int64_t c = 0; c < matrix.rows(); ++c)
+      for (int64_t r = 0; r < matrix.cols(); ++r)
+        bytes[static_cast<size_t>(c * matrix.cols() + r)] =
+            matrix.values.as<uint8_t>()[row_block_index(c, r, matrix.rows(), matrix.cols())];
+    matrix.values.data = bytes.data();
+  }
   const float* const values = widen(matrix, buffer);
   std::vector<float> all(values, values + matrix.values.numel());
   if (matrix.layout == ScaleLayout::tensor)
@@ -238,7 +255,10 @@ TEST(Moe, Fp8GroupedGemmsEqualThoseOfDequantizedOperands) {
         Quantized& q = kept.back();
         q.rowwise = {q.values, q.scales, layout}, q.columnwise = {q.transposed, q.transposed_scales, layout};
         if (blockwise) {
-          quantize_groups(host(), {.x = from, .rowwise = q.rowwise, .columnwise = q.columnwise});
+          quantize_groups(host(), {.x = from,
+                                   .rowwise = q.rowwise,
+                                   .columnwise = q.columnwise,
+                                   .row_blocks = static_cast<bool>(of)});
           return q;
         }
         ExpertStorage state(host(), format, r, cols, all);
@@ -255,8 +275,8 @@ TEST(Moe, Fp8GroupedGemmsEqualThoseOfDequantizedOperands) {
                        fdy = dequantized(qdy.rowwise, offsets, false),
                        fw = dequantized(qw.rowwise, of_weights, false),
                        fwt = dequantized(qw.columnwise, of_weights, true),
-                       fxt = dequantized(qx.columnwise, offsets, true),
-                       fdyt = dequantized(qdy.columnwise, offsets, true);
+                       fxt = dequantized(qx.columnwise, offsets, true, true),
+                       fdyt = dequantized(qdy.columnwise, offsets, true, true);
       TestTensor y(host(), DType::f32, {rows, n}), dx(host(), DType::f32, {rows, k}),
           dw(host(), DType::f32, {all * n, k}), ey(host(), DType::f32, {rows, n}),
           edx(host(), DType::f32, {rows, k}), edw(host(), DType::f32, {all * n, k}),

@@ -44,7 +44,7 @@ void count_row(const float* x, float scale, const T* q, int64_t cols, unsigned l
 }
 
 /// Rows per block. The transposed output is written in runs of this many bytes.
-constexpr int64_t kRowBlock = 32;
+constexpr int64_t kRowsAtOnce = 32;
 
 template <class T, class Value>
 void write_data(const Fp8Output& out, int64_t rows, int64_t cols, float scale, uint32_t& amax_bits,
@@ -57,10 +57,10 @@ void write_data(const Fp8Output& out, int64_t rows, int64_t cols, float scale, u
 #pragma omp parallel reduction(+ : saturated, flushed) reduction(max : largest)
   {
     std::vector<float> x(static_cast<size_t>(cols));
-    std::vector<T> block(static_cast<size_t>(cols * kRowBlock));
+    std::vector<T> block(static_cast<size_t>(cols * kRowsAtOnce));
 #pragma omp for
-    for (int64_t begin = 0; begin < rows; begin += kRowBlock) {
-      const int64_t count = std::min(kRowBlock, rows - begin);
+    for (int64_t begin = 0; begin < rows; begin += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, rows - begin);
       for (int64_t r = 0; r < count; ++r) {
         T* const q = block.data() + r * cols;
         for (int64_t c = 0; c < cols; ++c) x[c] = value(begin + r, c);

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 
+#include "kernels/common/row_blocks.h"
 #include "kernels/moe/moe_cuda.h"
 #include "kernels/quantize/fp8_tile.cuh"
 
@@ -29,6 +30,19 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 __device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {
   auto* const to = reinterpret_cast<uint32_t*>(amax);
   if (bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
+}
+
+/// The columnwise matrix [cols, rows] that has a tile of the rows from `row` on.
+struct ColumnwiseTile {
+  uint8_t* values;
+  int64_t rows, row;
+};
+/// `row_blocks`: the values are in blocks of rows, as high as a tile.
+__device__ __forceinline__ ColumnwiseTile columnwise_tile(uint8_t* values, int64_t rows, int64_t cols,
+                                                          int64_t tile_row, bool row_blocks) {
+  static_assert(kTileRows == kRowBlock);
+  if (!row_blocks) return {values, rows, tile_row};
+  return {values + tile_row * cols, min(int64_t{kRowBlock}, rows - tile_row), 0};
 }
 
 struct RowsOfExperts {
@@ -61,6 +75,7 @@ struct ExpertValues {
 /// What a launch writes.
 struct ExpertOutput {
   uint8_t *rowwise, *columnwise;  ///< [rows, cols], [cols, rows]; null: not written
+  bool row_blocks;                ///< of columnwise (row_blocks.h)
   ExpertValues scale;
   ExpertValues done;      ///< experts with this scale are left out (launch 3); null: none
   ExpertValues amax;      ///< updated
@@ -82,9 +97,13 @@ void quantize_at_once(const Context& context, const RowsOfExperts& of_experts, c
                       Launch&& launch) {
   const bool corrected = out.requantize.state != nullptr;
   ExpertValues first = first_scale_of(out);
-  ExpertOutput output{
-      out.rowwise.as<uint8_t>(),         out.columnwise.as<uint8_t>(), first, {}, amax_of(out),
-      corrected ? nullptr : out.counters};
+  ExpertOutput output{out.rowwise.as<uint8_t>(),
+                      out.columnwise.as<uint8_t>(),
+                      of_experts.offsets != nullptr,
+                      first,
+                      {},
+                      amax_of(out),
+                      corrected ? nullptr : out.counters};
   launch(output);
   launch_scales(context, of_experts, out);
   if (!corrected) return;
@@ -166,9 +185,10 @@ struct StepWriter {
 #pragma unroll
       for (int i = 0; i < kThreadRows; ++i, to += cols) *reinterpret_cast<uint2*>(to) = bytes[i];
     }
-    if (out.columnwise != nullptr)
-      store_transposed<true>(bytes, out.columnwise, rows, tile_row, tile_col, col_end, exchange,
-                             [&](int unit) { return experts[unit] >= 0; });
+    if (out.columnwise == nullptr) return;
+    const ColumnwiseTile to = columnwise_tile(out.columnwise, rows, cols, tile_row, out.row_blocks);
+    store_transposed<true>(bytes, to.values, to.rows, to.row, tile_col, col_end, exchange,
+                           [&](int unit) { return experts[unit] >= 0; });
   }
 };
 

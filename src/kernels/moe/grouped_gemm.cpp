@@ -7,6 +7,7 @@
 
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
+#include "kernels/common/row_blocks.h"
 #include "kernels/gemm/sgemm_cpu.h"
 #include "kernels/gemm/widen_cpu.h"
 #include "kernels/moe/moe_cuda.h"
@@ -90,6 +91,21 @@ void run_groups(const std::vector<ExpertGemm>& gemms, const Tensor& out, bool ac
   });
 }
 
+/// The matrix without blocks of rows, in the buffer; high precision has none.
+Matrix by_columns(const Matrix& matrix, std::vector<uint8_t>& buffer) {
+  if (!is_fp8(matrix.dtype())) return matrix;
+  const int64_t cols = matrix.rows(), rows = matrix.cols();
+  const auto* const values = matrix.values.as<uint8_t>();
+  buffer.resize(static_cast<size_t>(cols * rows));
+#pragma omp parallel for
+  for (int64_t c = 0; c < cols; ++c)
+    for (int64_t r = 0; r < rows; ++r)
+      buffer[static_cast<size_t>(c * rows + r)] = values[row_block_index(c, r, cols, rows)];
+  Matrix result = matrix;
+  result.values.data = buffer.data();
+  return result;
+}
+
 /// Inverse scale of the products of an expert.
 float group_scale(const Matrix& a, const Matrix& b, int64_t expert) {
   if (a.layout != ScaleLayout::tensor) return 1.0f;
@@ -140,7 +156,8 @@ void grouped_wgrad(const Context& context, const GroupedWgrad& args) {
   check_shape(op, "out", args.out, {experts * m, n});
   TE_DISPATCH_CUDA(context, grouped_wgrad, args);
   static thread_local std::vector<float> a_buffer, b_buffer;
-  const float *dy = widen(a, a_buffer), *x = widen(b, b_buffer);
+  static thread_local std::vector<uint8_t> a_bytes, b_bytes;
+  const float *dy = widen(by_columns(a, a_bytes), a_buffer), *x = widen(by_columns(b, b_bytes), b_buffer);
   std::vector<ExpertGemm> gemms;
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t first = args.offsets.as<int32_t>()[e], end = args.offsets.as<int32_t>()[e + 1];

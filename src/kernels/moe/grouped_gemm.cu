@@ -48,27 +48,18 @@ __global__ void __launch_bounds__(kThreads)
   multiply_tile(p, tile * kTile, int64_t{blockIdx.x} * kTile, store);
 }
 
-/// `transposed`: operands are [m, rows] and [n, rows].
+/// `rows`: of operands [m, rows] and [n, rows] in blocks of rows (row_blocks.h); 0: [rows, m] and [rows, n].
 template <class A, class B, class Out>
 __global__ void __launch_bounds__(kThreads)
     grouped_wgrad_kernel(const A* a, const B* b, Out* out, Groups groups, int64_t m, int64_t n, int64_t rows,
-                         bool transposed, bool accumulate) {
+                         bool accumulate) {
   const int64_t e = blockIdx.z, first = groups.offsets[e], count = groups.offsets[e + 1] - first;
+  const bool in_rows = rows == 0;
   Problem<A, B> p;
-  p.a = {a + (transposed ? first : first * m),
-         m,
-         transposed ? rows : 1,
-         transposed ? 1 : m,
-         groups.a_groups,
-         0,
-         first};
-  p.b = {b + (transposed ? first : first * n),
-         n,
-         transposed ? rows : 1,
-         transposed ? 1 : n,
-         groups.b_groups,
-         0,
-         first};
+  p.a = {
+      in_rows ? a + first * m : a, m, in_rows ? 1 : rows, in_rows ? m : 1, groups.a_groups, 0, first, rows};
+  p.b = {
+      in_rows ? b + first * n : b, n, in_rows ? 1 : rows, in_rows ? n : 1, groups.b_groups, 0, first, rows};
   p.depth = count;
   const Store<Out> store{out + e * m * n, n, groups.scale(e), accumulate};
   multiply_tile(p, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile, store);
@@ -111,11 +102,10 @@ void launch_wgrad(const Context& context, const GroupedWgrad& args) {
   const Groups groups = groups_of(args.a, args.b, args.offsets);
   const bool fp8 = is_fp8(args.a.values.dtype);
   const Tensor &a = args.a.values, &b = args.b.values;
-  const int64_t rows = fp8 ? a.cols() : a.rows(), m = fp8 ? a.rows() : a.cols(),
-                n = fp8 ? b.rows() : b.cols();
+  const int64_t rows = fp8 ? a.cols() : 0, m = fp8 ? a.rows() : a.cols(), n = fp8 ? b.rows() : b.cols();
   const dim3 grid(ceil_div(n, kTile), ceil_div(m, kTile), static_cast<unsigned>(groups.experts));
   grouped_wgrad_kernel<A, B, Out><<<grid, kThreads, 0, cuda_stream(context)>>>(
-      a.as<A>(), b.as<B>(), args.out.as<Out>(), groups, m, n, rows, fp8, args.accumulate);
+      a.as<A>(), b.as<B>(), args.out.as<Out>(), groups, m, n, rows, args.accumulate);
   TE_CUDA_CHECK_LAUNCH();
 }
 

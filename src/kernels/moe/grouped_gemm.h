@@ -7,10 +7,10 @@
 // are FP32, and the result is rounded once; on Hopper GPUs a BF16 result is rounded before it is added to out, too.
 // Deterministic; on the CPU results do not depend on the number of threads.
 //
-// FP8 operands (E4M3 or E5M2, not both E5M2) are stored with the contraction last, as in gemm.h: weights for dgrad and
-// operands of wgrad as transposed copies of the tensors of all experts. Inverse scales are one per expert
-// (ScaleLayout::tensor, [E]), or per vector and block of the whole tensor (ScaleLayout::vectors, blocks); then rows of
-// experts and their weights start at multiples of 128.
+// FP8 operands (E4M3 or E5M2, not both E5M2) are stored with the contraction last, as in gemm.h: weights for dgrad as
+// transposed copies of the tensors of all experts, operands of wgrad likewise, but in blocks of rows (row_blocks.h).
+// Inverse scales are one per expert (ScaleLayout::tensor, [E]), or per vector and block of the whole tensor
+// (ScaleLayout::vectors, blocks); then rows of experts and their weights start at multiples of 128.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,11 @@ struct GroupedGemm {
 void grouped_gemm(const Context& context, const GroupedGemm& args);
 
 struct GroupedWgrad {
-  Matrix a;                 ///< [rows, m]; FP8: [m, rows]
-  Matrix b;                 ///< [rows, n]; FP8: [n, rows]
-  Tensor offsets;           ///< i32 [E + 1]
-  int64_t alignment = 1;    ///< of the offsets (permute.h); tensor cores need multiples of 16
+  Matrix a;        ///< [rows, m]; FP8: [m, rows]
+  Matrix b;        ///< [rows, n]; FP8: [n, rows]
+  Tensor offsets;  ///< i32 [E + 1]
+  /// Of the offsets (permute.h). Tensor cores need multiples of 16, for FP8 of kRowBlock.
+  int64_t alignment = 1;
   Tensor out;               ///< [E * m, n] fp32 or bf16
   bool accumulate = false;  ///< add to out instead of overwriting it
 };

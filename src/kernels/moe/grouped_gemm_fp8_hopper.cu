@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/row_blocks.h"
 #include "kernels/hopper/launch.h"
 #include "kernels/hopper/tensor_map.h"
 #include "kernels/moe/grouped_tiles.cuh"
@@ -32,8 +33,8 @@ constexpr int kDepth = kScaleBlock;          ///< summed values per stage: 128 b
 constexpr int kStepDepth = 32;               ///< summed values per instruction
 constexpr int kSteps = kDepth / kStepDepth;  ///< per stage
 constexpr int kStages = 3;                   ///< of each warpgroup
-constexpr int kClearBarrier = 1;             ///< the first of two named barriers, one per warpgroup
-static_assert(kDepth == kTileRowBytes && kRows == kScaleBlock && kColumns == kScaleBlock);
+static_assert(kDepth == kTileRowBytes && kRows == kScaleBlock && kColumns == kScaleBlock &&
+              kDepth == kRowBlock);
 
 /// Scales of the sums of a stage.
 enum class StageScales : uint8_t {
@@ -56,8 +57,9 @@ struct Fp8Shared {
 };
 
 struct Fp8Maps {
-  CUtensorMap a;  ///< rows: [rows, k]; wgrad: [m, rows]; in boxes of kRows x kDepth
-  /// Boxes of a block's share, kColumns / 2 x kDepth. rows: [E, n, k], or [n, E, k] (transposed); wgrad: [n, rows].
+  CUtensorMap a;  ///< rows: [rows, k]; wgrad: [blocks of rows, m, 128]; in boxes of kRows x kDepth
+  /// Boxes of a block's share, kColumns / 2 x kDepth. rows: [E, n, k], or [n, E, k] (transposed); wgrad: [blocks of
+  /// rows, n, 128].
   CUtensorMap b;
 };
 
@@ -100,7 +102,7 @@ __device__ void load_tiles(Fp8Shared& s, const Fp8Params& p, const Fp8Maps& maps
   const int first = static_cast<int>(blockIdx.x) / kCluster * kConsumers + warpgroup;
   for (int i = first; i < count; i += static_cast<int>(gridDim.x) / kCluster * kConsumers) {
     const GroupedTile tile = Order::tile(s.ranges, p.gemm, i);
-    const int stages = tile.stages<kDepth>(), expert = kWgrad ? 0 : tile.expert;
+    const int stages = tile.stages<kDepth>();
     for (int k = 0; k < stages; ++k, at.next()) {
       const auto slot = ring.acquire(at);
       const int stage = slot.stage(), depth = tile.first_depth + k * kDepth;
@@ -109,10 +111,13 @@ __device__ void load_tiles(Fp8Shared& s, const Fp8Params& p, const Fp8Maps& maps
       if constexpr (kScales != StageScales::none) bytes += scale_bytes(p.a, tile.row);
       if constexpr (kScales == StageScales::rows_columns) bytes += scale_bytes(p.b, tile.column);
       ring.commit(slot, bytes);
-      tma_load(operands.a[stage], &maps.a, full, depth, tile.row, 0);
-      const int column = tile.column + own;
-      tma_load_multicast(kAllBlocks, operands.b[stage] + own * kTileRowBytes, &maps.b, full, depth,
-                         p.transposed ? expert : column, p.transposed ? column : expert);
+      const int at_depth = kWgrad ? 0 : depth, block = depth / kDepth, column = tile.column + own;
+      tma_load(operands.a[stage], &maps.a, full, at_depth, tile.row, kWgrad ? block : 0);
+      tma_load_multicast(kAllBlocks, operands.b[stage] + own * kTileRowBytes, &maps.b, full, at_depth,
+                         p.transposed ? tile.expert : column,
+                         kWgrad         ? block
+                         : p.transposed ? column
+                                        : tile.expert);
       if constexpr (kScales != StageScales::none)
         load_scales(s.a_scales[warpgroup][stage], p.a, tile.row, depth / kDepth, full);
       if constexpr (kScales == StageScales::rows_columns)
@@ -150,27 +155,11 @@ __device__ __forceinline__ void promote(float (&sums)[kColumns / 2], const float
   }
 }
 
-/// Sets the summed values from `depth` on (a multiple of 16) to zero, in a thread's row of both operands: in wgrad, an
-/// expert's last stage includes rows of the next one.
-__device__ __forceinline__ void clear_after(OperandStages& operands, int stage, int depth,
-                                            const Thread& thread) {
-  const int row = thread.index;
-  for (int unit = depth / 16; unit < kDepth / 16; ++unit) {
-    const int at = row * kTileRowBytes + (unit ^ row % 8) * 16;  // tile.cuh
-    *reinterpret_cast<uint4*>(operands.a[stage] + at) = make_uint4(0, 0, 0, 0);
-    *reinterpret_cast<uint4*>(operands.b[stage] + at) = make_uint4(0, 0, 0, 0);
-  }
-  fence_proxy_async_shared();
-  named_barrier_sync<kWarpgroup>(kClearBarrier + thread.warpgroup);
-}
-
-/// GEMM of a tile. kA: dtype of a.
+/// GEMM of a tile. kA: dtype of a. Blocks of rows are of one expert, and TMA fills what is beyond k with zeros.
 template <class Order, DType kA, StageScales kScales>
 __device__ __forceinline__ void multiply(Fp8Shared& s, const Fp8Params& p, const GroupedTile& tile,
                                          Accumulators<kColumns>& sums, Ring<kStages>::Consumer& at,
                                          const Thread& thread) {
-  // Vectors of 128 rows are of one expert, and TMA fills what is beyond k with zeros.
-  constexpr bool kPartial = std::is_same_v<Order, WgradOrder<kColumns>> && kScales == StageScales::none;
   Ring<kStages>& ring = s.rings[thread.warpgroup];
   OperandStages& operands = s.operands[thread.warpgroup];
   const int stages = tile.stages<kDepth>();
@@ -184,9 +173,7 @@ __device__ __forceinline__ void multiply(Fp8Shared& s, const Fp8Params& p, const
     float b_block = 1.0f;
     if constexpr (kScales == StageScales::rows) b_block = __ldg(b_blocks + k);
     const auto slot = ring.wait(at);
-    const int stage = slot.stage(), depth = tile.depth - k * kDepth;
-    if constexpr (kPartial)
-      if (depth < kDepth) clear_after(operands, stage, depth, thread);
+    const int stage = slot.stage();
     const uint64_t a = descriptor(stage_address(operands.a, stage)),
                    b = descriptor(stage_address(operands.b, stage));
 #pragma unroll
@@ -259,6 +246,16 @@ bool fits_loads(const Matrix& matrix) {
   const bool vectors = matrix.layout == ScaleLayout::vectors;
   return fits_tma(matrix.values) && (!vectors || (matrix.rows() % 4 == 0 && matrix.scale_stride % 4 == 0 &&
                                                   is_aligned(matrix.scales.data, 16)));
+}
+
+/// Boxes of `box_rows` of m x a block of the rows of [m, rows].
+CUtensorMap boxes_of_row_blocks(const Tensor& tensor, int64_t box_rows) {
+  const int64_t m = tensor.rows(), rows = tensor.cols();
+  return tensor_map(tensor.data,
+                    {.dims = {kRowBlock, m, rows / kRowBlock},
+                     .strides = {1, kRowBlock, m * kRowBlock},
+                     .box = {kRowBlock, box_rows, 1}},
+                    tensor.dtype);
 }
 
 /// `b_layout`: of b if a has vectors.
@@ -334,14 +331,17 @@ bool grouped_gemm_fp8_hopper(const Context& context, const GroupedGemm& args) {
 bool grouped_wgrad_fp8_hopper(const Context& context, const GroupedWgrad& args) {
   const Matrix &a = args.a, &b = args.b;
   const RowRanges ranges = ranges_of(args.offsets);
-  if (args.alignment % 16 != 0 || !fits(a, b, ScaleLayout::vectors, ranges, args.out)) return false;
+  if (args.alignment % kRowBlock != 0 || a.cols() % kRowBlock != 0 ||
+      !fits(a, b, ScaleLayout::vectors, ranges, args.out))
+    return false;
   const int64_t m = a.rows();
   const Fp8Params params{.gemm = params_of(ranges, args.out, m, 0, args.accumulate),
                          .a = scales_of(a),
                          .b = scales_of(b),
                          .transposed = false};
   const int64_t max_tiles = wgrad_tiles<kColumns>(m, ranges, args.out);
-  const Fp8Maps maps{.a = boxes_of(a.values, 1, kRows), .b = boxes_of(b.values, 1, kColumns / kCluster)};
+  const Fp8Maps maps{.a = boxes_of_row_blocks(a.values, kRows),
+                     .b = boxes_of_row_blocks(b.values, kColumns / kCluster)};
   using Order = WgradOrder<kColumns>;
   if (a.layout == ScaleLayout::tensor)
     launch<Order, StageScales::none>(context, max_tiles, maps, params, a.dtype(), args.out.dtype);

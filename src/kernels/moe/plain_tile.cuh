@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/row_blocks.h"
 
 namespace te::kernels::plain {
 
@@ -41,20 +42,23 @@ struct Side {
   int64_t size, stride, k_stride;
   SideScales scales{};
   int64_t i0 = 0, k0 = 0;
+  int64_t rows = 0;  ///< not 0: [size, rows] in blocks of rows (row_blocks.h), from k0 on
 
   __device__ float scale(int64_t i, int64_t k) const {
     if (scales.data == nullptr) return 1.0f;
     return scales.data[((i0 + i) >> scales.i_shift) * scales.i_stride + ((k0 + k) >> 7) * scales.k_stride];
   }
 
+  __device__ int64_t index(int64_t i, int64_t k) const {
+    return rows > 0 ? row_block_index(i, k0 + k, size, rows) : i * stride + k * k_stride;
+  }
   __device__ void load(float (&slice)[kDepth][kTile + 1], int64_t first, int64_t k, int64_t depth) const {
     // Neighboring threads read neighboring elements of the dimension that is contiguous.
     const bool k_fast = k_stride == 1;
     for (int at = threadIdx.x; at < kTile * kDepth; at += kThreads) {
       const int i = k_fast ? at / kDepth : at % kTile, d = k_fast ? at % kDepth : at / kTile;
       const bool inside = first + i < size && k + d < depth;
-      slice[d][i] =
-          inside ? widen(data[(first + i) * stride + (k + d) * k_stride]) * scale(first + i, k + d) : 0.0f;
+      slice[d][i] = inside ? widen(data[index(first + i, k + d)]) * scale(first + i, k + d) : 0.0f;
     }
   }
 };

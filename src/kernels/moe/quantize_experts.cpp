@@ -7,6 +7,7 @@
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/fp8_cpu.h"
+#include "kernels/common/row_blocks.h"
 #include "kernels/moe/moe_cuda.h"
 
 namespace te::kernels {
@@ -35,11 +36,21 @@ T* at(T* of_first, int64_t expert) {
   return of_first == nullptr ? nullptr : of_first + expert;
 }
 
-/// to [cols, all rows] from the rows [first, first + count) of from [count, cols].
-void transpose_rows(const uint8_t* from, RowRange rows, int64_t cols, int64_t all_rows, uint8_t* to) {
+/// Columnwise values of a tensor.
+struct Columns {
+  uint8_t* values;
+  int64_t cols, rows;
+  bool row_blocks;
+  uint8_t& at(int64_t c, int64_t r) const {
+    return values[row_blocks ? row_block_index(c, r, cols, rows) : c * rows + r];
+  }
+};
+
+/// From the values of some rows, [count, cols].
+void transpose_rows(const uint8_t* from, RowRange rows, const Columns& to) {
 #pragma omp parallel for
-  for (int64_t c = 0; c < cols; ++c)
-    for (int64_t r = 0; r < rows.count; ++r) to[c * all_rows + rows.first + r] = from[r * cols + c];
+  for (int64_t c = 0; c < to.cols; ++c)
+    for (int64_t r = 0; r < rows.count; ++r) to.at(c, rows.first + r) = from[r * to.cols + c];
 }
 
 void quantize_experts_cpu(const Context& context, const QuantizeExperts& args) {
@@ -64,14 +75,16 @@ void quantize_experts_cpu(const Context& context, const QuantizeExperts& args) {
         return source[row] < 0 ? 0.0f : to_float(x[source[row] / args.topk * cols + c]);
       });
     });
-    if (args.out.columnwise) transpose_rows(bytes, rows, cols, all_rows, args.out.columnwise.as<uint8_t>());
+    if (args.out.columnwise)
+      transpose_rows(bytes, rows,
+                     {args.out.columnwise.as<uint8_t>(), cols, all_rows, static_cast<bool>(args.offsets)});
   }
 }
 
 void count_quantized_experts_cpu(const CountQuantizedExperts& args) {
   const int64_t cols = args.x.cols(), all_rows = args.source ? args.source.numel() : args.x.rows();
-  const bool rowwise = static_cast<bool>(args.rowwise);
-  const uint8_t* const bytes = rowwise ? args.rowwise.as<uint8_t>() : args.columnwise.as<uint8_t>();
+  const uint8_t* const rowwise = args.rowwise.as<uint8_t>();
+  const Columns columns{args.columnwise.as<uint8_t>(), cols, all_rows, static_cast<bool>(args.offsets)};
   for (int64_t e = 0; e < args.experts; ++e) {
     const RowRange rows = rows_of_expert(args.x, args.offsets, args.experts, e);
     unsigned long long flushed = 0;
@@ -83,7 +96,7 @@ void count_quantized_experts_cpu(const CountQuantizedExperts& args) {
           const int64_t from = args.source ? args.source.as<int32_t>()[r] : r * args.topk;
           const float value = from < 0 ? 0.0f : to_float(x[from / args.topk * cols + c]);
           amax = amax_of(amax, value);
-          const uint8_t q = bytes[rowwise ? r * cols + c : c * all_rows + r];
+          const uint8_t q = rowwise != nullptr ? rowwise[r * cols + c] : columns.at(c, r);
           flushed += value != 0.0f && (q & 0x7f) == 0 ? 1 : 0;
         }
     });

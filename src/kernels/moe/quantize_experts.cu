@@ -220,9 +220,11 @@ __device__ __forceinline__ void quantize_tile(QuantizeShared& s, int e, const In
     own.flushed = __reduce_add_sync(kAllLanes, own.flushed);
     if (lane == 0) s.saturated[warp] = own.saturated, s.flushed[warp] = own.flushed;
   }
-  if (out.columnwise != nullptr)
-    store_transposed<kAligned>(bytes, out.columnwise, rows, tile.row, tile.col, x.cols, s.tile,
+  if (out.columnwise != nullptr) {
+    const ColumnwiseTile to = columnwise_tile(out.columnwise, rows, x.cols, tile.row, out.row_blocks);
+    store_transposed<kAligned>(bytes, to.values, to.rows, to.row, tile.col, x.cols, s.tile,
                                [&](int unit) { return s.expert[unit] >= 0; });
+  }
   if constexpr (kPass == QuantizePass::requantize) return;
   __syncthreads();
   add_units(s, out, min(int64_t{kTileCols}, x.cols - tile.col));
@@ -265,12 +267,15 @@ __global__ void __launch_bounds__(kTileThreads)
   const T* const row = x.row(r);
   const int e = of_experts.expert_of(r);
   if (e < 0) return;
+  const bool row_blocks = of_experts.offsets != nullptr;
   ThreadCounters own;
   unsigned elements = 0;
   uint32_t bits = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kTileThreads, ++elements) {
     const float value = row != nullptr ? load_float(row + c) : 0.0f;
-    const uint8_t q = rowwise != nullptr ? rowwise[r * cols + c] : columnwise[c * rows + r];
+    const uint8_t q = rowwise != nullptr ? rowwise[r * cols + c]
+                      : row_blocks       ? columnwise[row_block_index(c, r, cols, rows)]
+                                         : columnwise[c * rows + r];
     bits = max(bits, abs_bits(value));
     own.flushed += value != 0.0f && (q & 0x7f) == 0 ? 1u : 0u;
   }
@@ -347,8 +352,13 @@ void quantize_to(const Context& context, const QuantizeExperts& a) {
     return quantize_at_once(context, of_experts, out, launch);
   launch_amax<T>(context, a);
   launch_scales(context, of_experts, out);
-  launch(
-      {out.rowwise.as<uint8_t>(), out.columnwise.as<uint8_t>(), second_scale_of(out), {}, {}, out.counters});
+  launch({out.rowwise.as<uint8_t>(),
+          out.columnwise.as<uint8_t>(),
+          of_experts.offsets != nullptr,
+          second_scale_of(out),
+          {},
+          {},
+          out.counters});
 }
 
 template <class T>

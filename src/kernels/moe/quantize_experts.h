@@ -18,8 +18,9 @@ struct QuantizeExperts {
   /// Optional i32 [rows] with offsets: quantize the rows that permute() would copy from x [tokens, cols] (permute.h).
   Tensor source;
   int64_t topk = 1;  ///< with source
-  /// Data of all rows. The pointers are those of the first expert; the others follow, [experts] or, for predicted
-  /// scales, [experts, 2]. Rows after the last expert are not written. Without data only the amax.
+  /// Data of all rows; with offsets, columnwise values are in blocks of rows (row_blocks.h). The pointers are those of
+  /// the first expert; the others follow, [experts] or, for predicted scales, [experts, 2]. Rows after the last expert
+  /// are not written. Without data only the amax.
   Fp8Output out;
 };
 void quantize_experts(const Context& context, const QuantizeExperts& args);
@@ -32,8 +33,8 @@ struct CountQuantizedExperts {
   int64_t experts = 1;
   Tensor source;  ///< as above
   int64_t topk = 1;
-  Tensor rowwise, columnwise;  ///< FP8 [rows, cols], [cols, rows]; one may be empty, the first is counted
-  float* amax = nullptr;       ///< [experts]: updated with max |x|; may be null
+  Tensor rowwise, columnwise;       ///< FP8, as above; one may be empty, the first is counted
+  float* amax = nullptr;            ///< [experts]: updated with max |x|; may be null
   Fp8Counters* counters = nullptr;  ///< [experts]
 };
 void count_quantized_experts(const Context& context, const CountQuantizedExperts& args);

@@ -7,6 +7,7 @@
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/fp8_cpu.h"
+#include "kernels/common/row_blocks.h"
 #include "kernels/moe/moe_cuda.h"
 #include "kernels/moe/quantize_experts.h"
 #include "kernels/moe/sent_scaling.h"
@@ -128,7 +129,7 @@ void order_received_cpu(const OrderReceived& a) {
     for (int64_t c = 0; c < cols; ++c) {
       const uint8_t byte = from < 0 ? uint8_t{0} : x[from * cols + c];
       if (rowwise != nullptr) rowwise[r * cols + c] = byte;
-      if (columnwise != nullptr) columnwise[c * rows + r] = byte;
+      if (columnwise != nullptr) columnwise[row_block_index(c, r, cols, rows)] = byte;
     }
   }
 }

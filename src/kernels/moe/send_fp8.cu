@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(kTileThreads)
       store_bytes<kAligned>(bytes[i], rowwise + (row + i) * cols + col, cols - col);
   }
   if (columnwise == nullptr) return;
-  store_transposed<kAligned>(bytes, columnwise, rows, tile.row, tile.col, cols, shared,
+  const ColumnwiseTile to = columnwise_tile(columnwise, rows, cols, tile.row, true);
+  store_transposed<kAligned>(bytes, to.values, to.rows, to.row, tile.col, cols, shared,
                              [&](int unit) { return tile.row + unit * kUnitRows < row_end; });
 }
 

@@ -62,7 +62,8 @@ struct OrderReceived {
   Tensor x;        ///< FP8 [n, cols]
   Tensor source;   ///< i32 [rows] of dispatch_rows()
   Tensor offsets;  ///< i32 [experts + 1]; on a GPU multiples of 16. Rows after the last are not written
-  Tensor rowwise, columnwise;  ///< out FP8 [rows, cols], [cols, rows]; one may be empty
+  /// Out FP8 [rows, cols] and [cols, rows] in blocks of rows (row_blocks.h); one may be empty.
+  Tensor rowwise, columnwise;
 };
 void order_received(const Context& context, const OrderReceived& args);
 

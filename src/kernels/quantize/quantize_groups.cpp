@@ -8,6 +8,7 @@
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/fp8_cpu.h"
+#include "kernels/common/row_blocks.h"
 #include "kernels/quantize/quantize_cuda.h"
 #include "kernels/scale_update/scale_formula.h"
 
@@ -84,8 +85,8 @@ struct RowGroup {
 
 /// Quantizes one output; `value(row, col)` uses the output's rows and columns. Returns the bits of the amax.
 template <class Value>
-uint32_t write_output(const QuantizeGroups& args, const Matrix& output, Fp8Counters* counters,
-                      Value&& value) {
+uint32_t write_output(const QuantizeGroups& args, const Matrix& output, bool row_blocks,
+                      Fp8Counters* counters, Value&& value) {
   const int64_t rows = output.rows(), cols = output.cols();
   const int64_t height = output.layout == ScaleLayout::blocks ? kScaleBlock : 1;
   unsigned long long saturated = 0, flushed = 0;
@@ -93,6 +94,7 @@ uint32_t write_output(const QuantizeGroups& args, const Matrix& output, Fp8Count
 #pragma omp parallel reduction(+ : saturated, flushed) reduction(max : largest)
   {
     std::vector<float> x(static_cast<size_t>(height * cols));
+    std::vector<uint8_t> bytes(static_cast<size_t>(row_blocks ? height * cols : 0));
 #pragma omp for
     for (int64_t first = 0; first < rows; first += height) {
       const int64_t count = std::min(height, rows - first);
@@ -100,9 +102,15 @@ uint32_t write_output(const QuantizeGroups& args, const Matrix& output, Fp8Count
         for (int64_t c = 0; c < cols; ++c) x[r * cols + c] = value(first + r, c);
       largest = std::max(largest, fp8_detail::row_amax_bits(x.data(), count * cols));
       const RowGroup group{output, args, x.data(), first, count};
+      auto* const values = output.values.as<uint8_t>();
       visit_fp8(output.dtype(), [&](auto zero) {
-        group.write(output.values.as<decltype(zero)>() + first * cols, saturated, flushed);
+        using T = decltype(zero);
+        group.write(reinterpret_cast<T*>(row_blocks ? bytes.data() : values + first * cols), saturated,
+                    flushed);
       });
+      for (int64_t r = 0; row_blocks && r < count; ++r)
+        for (int64_t c = 0; c < cols; ++c)
+          values[row_block_index(first + r, c, rows, cols)] = bytes[static_cast<size_t>(r * cols + c)];
     }
   }
   if (counters != nullptr) {
@@ -123,9 +131,9 @@ void quantize_groups_cpu(const QuantizeGroups& args) {
       return source[r] < 0 ? 0.0f : to_float(x[source[r] / args.topk * cols + c]);
     };
     uint32_t amax = 0;
-    if (args.rowwise) amax = write_output(args, args.rowwise, args.counters, value);
+    if (args.rowwise) amax = write_output(args, args.rowwise, false, args.counters, value);
     if (args.columnwise)
-      amax = write_output(args, args.columnwise, args.rowwise ? nullptr : args.counters,
+      amax = write_output(args, args.columnwise, args.row_blocks, args.rowwise ? nullptr : args.counters,
                           [&](int64_t r, int64_t c) { return value(c, r); });
     if (args.amax != nullptr) *args.amax = amax_of(*args.amax, std::bit_cast<float>(amax));
   });

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/row_blocks.h"
 #include "kernels/quantize/quantize_cuda.h"
 #include "kernels/scale_update/scale_formula.h"
 
@@ -38,6 +39,7 @@ struct Target {
   float* amax;
   Fp8Counters* counters;
   int64_t rows, cols;
+  bool row_blocks;        ///< of columnwise
   const int32_t* source;  ///< null: the rows of x
   unsigned topk;
 };
@@ -214,7 +216,9 @@ __device__ void write_columns(const Quad<T> (&values)[kRows], const Target& targ
     const int column = index / kUnits, unit = index % kUnits;
     const int64_t c = place.tile_col + column, r = place.tile_row + unit * 16;
     if (c >= target.cols || r >= target.rows) continue;
-    *reinterpret_cast<uint4*>(target.columnwise.values + c * target.rows + r) =
+    const int64_t at =
+        target.row_blocks ? row_block_index(c, r, target.cols, target.rows) : c * target.rows + r;
+    *reinterpret_cast<uint4*>(target.columnwise.values + at) =
         shared.transposed[column * kUnits + (unit ^ (column / kCols % kUnits))];
   }
 }
@@ -368,6 +372,7 @@ void quantize_groups(const Context& context, const QuantizeGroups& args) {
                       .counters = args.counters,
                       .rows = quantized_rows(args),
                       .cols = args.x.cols(),
+                      .row_blocks = args.row_blocks,
                       .source = args.source.as<int32_t>(),
                       .topk = static_cast<unsigned>(args.topk)};
   TE_CHECK(is_aligned(args.x.data, 16) && is_aligned(target.rowwise.values, 4) &&

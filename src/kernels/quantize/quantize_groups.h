@@ -22,9 +22,10 @@ struct QuantizeGroups {
   /// Optional i32 [rows], with ScaleLayout::vectors: quantize the rows that permute() would copy from x [tokens, cols]
   /// (kernels/moe/permute.h).
   Tensor source;
-  int64_t topk = 1;   ///< with source
-  Matrix rowwise;     ///< output [rows, cols] FP8 with scales, or empty
-  Matrix columnwise;  ///< output [cols, rows] in the same format and scale layout, or empty
+  int64_t topk = 1;         ///< with source
+  Matrix rowwise;           ///< output [rows, cols] FP8 with scales, or empty
+  Matrix columnwise;        ///< output [cols, rows] in the same format and scale layout, or empty
+  bool row_blocks = false;  ///< columnwise values are in blocks of rows (row_blocks.h)
   bool power_of_two = true;
   int margin = 0;
   float* amax = nullptr;  ///< updated to max(*amax, max |x|), where NaN > inf > finite; may be null

@@ -6,8 +6,7 @@ namespace te::bench {
 
 std::vector<Interval> union_of(std::vector<Interval> intervals) {
   std::erase_if(intervals, [](const Interval& interval) { return !(interval.to > interval.from); });
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) { return a.from < b.from; });
+  std::ranges::sort(intervals, {}, &Interval::from);
   std::vector<Interval> disjoint;
   for (const Interval& interval : intervals) {
     if (!disjoint.empty() && interval.from <= disjoint.back().to) {
@@ -27,8 +26,7 @@ double total_length(const std::vector<Interval>& disjoint) {
 
 double length_within(const Interval& interval, const std::vector<Interval>& disjoint) {
   // A step has many thousands of intervals: a binary search finds those that overlap this one.
-  auto next = std::upper_bound(disjoint.begin(), disjoint.end(), interval.from,
-                               [](double time, const Interval& other) { return time < other.to; });
+  auto next = std::ranges::upper_bound(disjoint, interval.from, {}, &Interval::to);
   double length = 0;
   for (; next != disjoint.end() && next->from < interval.to; ++next)
     length += std::max(0.0, std::min(next->to, interval.to) - std::max(next->from, interval.from));

@@ -153,7 +153,7 @@ constexpr std::string_view kOther = "copies, fills";
 size_t group_of(const OpCall& call) {
   for (size_t i = 0; i < groups().size(); ++i) {
     const auto& names = groups()[i].operations;
-    if (std::find(names.begin(), names.end(), call.name) != names.end()) return i;
+    if (std::ranges::find(names, call.name) != names.end()) return i;
     if (groups()[i].name == kOffload && call.label == kOffload) return i;
   }
   return groups().size();
@@ -202,8 +202,8 @@ void add_call(Rows& rows, const OpCall& call, const TimedOperation& timed) {
   if (has_fp8_operands(call.args)) row.fp8_flops += timed.flops;
   if (!is_problem(call.args)) return;
   const std::string key = problem_key(call.args);
-  const auto same = std::find_if(row.problems.begin(), row.problems.end(),
-                                 [&](const auto& other) { return problem_key(other.problem) == key; });
+  const auto same = std::ranges::find_if(
+      row.problems, [&](const auto& other) { return problem_key(other.problem) == key; });
   if (same != row.problems.end()) {
     same->calls += 1;
   } else {

@@ -96,7 +96,7 @@ Context open_device(const std::string& name, const ExecutionOptions& options) {
   if (name == "auto" || name == "cuda") return Context::cuda(0, options);
   const std::string digits = name.rfind("cuda:", 0) == 0 ? name.substr(5) : "";
   const bool good = !digits.empty() && digits.size() <= 4 &&
-                    std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+                    std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
   if (!good) user_error("--device {}: must be auto, cpu, cuda or cuda:N", name);
   return Context::cuda(std::stoi(digits), options);
 }

@@ -139,7 +139,7 @@ Measured measure(const StepOptions& options, const config::Config& config, const
     if (i == 0) measured.first_step_s = milliseconds_since(start) / 1e3;
     if (i >= kWarmupSteps) measured.times.push_back(milliseconds_since(begin));
   }
-  std::sort(measured.times.begin(), measured.times.end());
+  std::ranges::sort(measured.times);
   measured.memory_bytes = steps.memory_bytes();
   measured.host_memory_bytes = steps.host_memory_bytes();
   measured.loss = steps.loss();

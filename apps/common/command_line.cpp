@@ -50,7 +50,7 @@ std::string range_rule(const std::string& type) {
 /// the 309 digits of the largest double).
 std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
   std::string message = error.what();
-  std::replace(message.begin(), message.end(), '\n', ' ');
+  std::ranges::replace(message, '\n', ' ');
   const size_t range = message.find(" not in range "), value = message.find(": Value ");
   if (range == message.npos || value == message.npos) return message;
   const std::string name = message.substr(0, value);

@@ -13,7 +13,7 @@ namespace {
 
 /// "te_train": the name as part of a shell function's name.
 std::string identifier(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::ranges::replace(name, '-', '_');
   return name;
 }
 

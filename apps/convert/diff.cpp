@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -134,8 +135,7 @@ Difference compare(const TensorSource& a, size_t at_a, const TensorSource& b, si
 
 /// Prints the differences, largest relative difference first. Returns whether everything is equal.
 bool print_differences(std::vector<Difference> differences, int64_t equal, int64_t top) {
-  std::stable_sort(differences.begin(), differences.end(),
-                   [](const Difference& x, const Difference& y) { return x.relative > y.relative; });
+  std::ranges::stable_sort(differences, std::greater<>(), &Difference::relative);
   size_t width = 6;
   const auto shown = static_cast<size_t>(std::min<int64_t>(top, static_cast<int64_t>(differences.size())));
   for (size_t i = 0; i < shown; ++i) width = std::max(width, differences[i].name.size());

@@ -43,8 +43,7 @@ class CheckpointTensors final : public TensorSource {
           {{"fp8/" + operand.name + "/" + operand.role, "F32", {count}, static_cast<uint64_t>(count) * 4},
            {.fp8 = true, .tensor = i}});
     }
-    std::sort(found.begin(), found.end(),
-              [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
+    std::ranges::sort(found, [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
     for (auto& [entry, place] : found) {
       entries_.push_back(std::move(entry));
       places_.push_back(place);
@@ -87,8 +86,7 @@ class SafetensorsTensors final : public TensorSource {
       if (!opened.is_open()) user_error("{}: cannot be opened: {}", files[file].string(), opened.error());
       files_.push_back({files[file], opened.release()});
     }
-    std::sort(found.begin(), found.end(),
-              [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
+    std::ranges::sort(found, [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
     for (auto& [entry, place] : found) {
       if (!entries_.empty() && entries_.back().name == entry.name) {
         user_error("{}: tensor \"{}\" is in another file of the folder, too; remove one of them",
@@ -181,7 +179,7 @@ std::vector<fs::path> safetensors_files(const fs::path& path) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(path, error))
     if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   if (files.empty())
     user_error("{}: contains neither a checkpoint (manifest.json) nor safetensors files", path.string());
   return files;

@@ -47,7 +47,7 @@ class Splitter {
 
   void add(std::span<const int32_t> tokens) {
     while (!tokens.empty()) {
-      const auto found = static_cast<size_t>(std::find(tokens.begin(), tokens.end(), eod_) - tokens.begin());
+      const auto found = static_cast<size_t>(std::ranges::find(tokens, eod_) - tokens.begin());
       append(tokens.first(found));
       if (found == tokens.size()) return;
       separate();

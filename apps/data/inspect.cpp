@@ -27,7 +27,7 @@ struct InspectArguments {
 void print_histogram(const std::vector<int64_t>& sorted_lengths) {
   std::vector<int64_t> counts(65, 0);
   for (int64_t length : sorted_lengths) ++counts[std::bit_width(static_cast<uint64_t>(length))];
-  const int64_t largest = *std::max_element(counts.begin(), counts.end());
+  const int64_t largest = *std::ranges::max_element(counts);
   const int first = std::bit_width(static_cast<uint64_t>(sorted_lengths.front()));
   const int last = std::bit_width(static_cast<uint64_t>(sorted_lengths.back()));
   for (int power = first; power <= last; ++power) {
@@ -104,7 +104,7 @@ void print_scan(const data::IndexedDataset& dataset, int64_t vocab_size) {
     progress.show((begin + count) * data::token_size(dataset.token_type()),
                   [&] { return fmt::format("{} tokens", begin + count); });
   }
-  fmt::print("largest token {}, {} distinct tokens\n", largest, std::count(seen.begin(), seen.end(), true));
+  fmt::print("largest token {}, {} distinct tokens\n", largest, std::ranges::count(seen, true));
 }
 
 void inspect(const InspectArguments& arguments) {
@@ -124,7 +124,7 @@ void inspect(const InspectArguments& arguments) {
   if (documents == 0) return;
   std::vector<int64_t> lengths(static_cast<size_t>(documents));
   for (int64_t i = 0; i < documents; ++i) lengths[static_cast<size_t>(i)] = dataset.document_length(i);
-  std::sort(lengths.begin(), lengths.end());
+  std::ranges::sort(lengths);
   fmt::print("tokens per document: min {}, median {}, mean {:.1f}, max {}\n", lengths.front(),
              lengths[lengths.size() / 2],
              static_cast<double>(dataset.num_tokens()) / static_cast<double>(documents), lengths.back());

@@ -53,7 +53,7 @@ class MaskedWriter {
     fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f}%) in the loss, longest {}\n",
                prefix_, conversations(), tokens_.num_tokens(), data::token_type_name(tokens_.token_type()),
                in_loss_, 100.0 * static_cast<double>(in_loss_) / static_cast<double>(tokens_.num_tokens()),
-               *std::max_element(lengths_.begin(), lengths_.end()));
+               *std::ranges::max_element(lengths_));
     if (seq_length > 0) print_packing(seq_length);
   }
 

@@ -95,9 +95,9 @@ void Display::event(const std::string& text) {
 
 std::string Display::headline(const std::vector<Row>& rows, std::optional<double> eta_seconds) const {
   const auto count = [&](const char* state) {
-    return std::count_if(rows.begin(), rows.end(), [&](const Row& row) { return row.state == state; });
+    return std::ranges::count_if(rows, [&](const Row& row) { return row.state == state; });
   };
-  const auto running = std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.running; });
+  const auto running = std::ranges::count_if(rows, [](const Row& row) { return row.running; });
   std::string text =
       fmt::format("{}: {} of {} runs finished, {} running", title_, count("finished"), rows.size(), running);
   for (const char* bad : {"failed", "diverged", kNotEvaluated})

@@ -65,8 +65,7 @@ std::string evaluation_progress(const Run& run) {
   if (colon == std::string::npos || of == std::string::npos || of < colon + 2) return "";
   const std::string done = last.substr(colon + 2, of - colon - 2), all = last.substr(of + 4);
   const auto is_number = [](const std::string& text) {
-    return !text.empty() &&
-           std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+    return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
   };
   if (!is_number(done) || !is_number(all)) return "";
   return fmt::format("{} {}/{}", printable(last.substr(0, colon)), done, all);

@@ -55,7 +55,7 @@ class Reader {
     std::set<std::string> seen;
     for (const auto& entry : node_) {
       const auto key = entry.first.as<std::string>();
-      if (std::find(known.begin(), known.end(), key) == known.end()) {
+      if (std::ranges::find(known, key) == known.end()) {
         NearestNames nearest;
         for (const std::string& name : known) nearest.add_if_near(key, name);
         user_error("{}: unknown key {}; {}known keys: {}", where_, key,
@@ -90,7 +90,7 @@ void check_seeds(const std::string& where, const std::vector<int64_t>& seeds) {
 }
 
 bool is_name(const std::string& text) {
-  return !text.empty() && text.front() != '.' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+  return !text.empty() && text.front() != '.' && std::ranges::all_of(text, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
   });
 }
@@ -199,8 +199,7 @@ std::optional<Evaluation> read_evaluation(const Reader& root) {
 }
 
 const Variant* find_variant(const Experiment& experiment, const std::string& name) {
-  const auto found = std::find_if(experiment.variants.begin(), experiment.variants.end(),
-                                  [&](const Variant& variant) { return variant.name == name; });
+  const auto found = std::ranges::find(experiment.variants, name, &Variant::name);
   return found == experiment.variants.end() ? nullptr : &*found;
 }
 
@@ -215,7 +214,7 @@ void check_branches(const std::string& where, const Experiment& experiment) {
     if (parent->branch)
       user_error("{}: {} is a branch itself; branch off {}", key, parent->name, parent->branch->variant);
     for (const int64_t seed : variant.seeds)
-      if (std::find(parent->seeds.begin(), parent->seeds.end(), seed) == parent->seeds.end())
+      if (std::ranges::find(parent->seeds, seed) == parent->seeds.end())
         user_error("{}: {} has no run with seed {}; set seeds", key, parent->name, seed);
   }
 }
@@ -316,11 +315,11 @@ std::vector<Run> plan_runs(const Experiment& experiment) {
   std::vector<int64_t> seeds;  // in the order of their first appearance
   for (const Variant& variant : experiment.variants)
     for (const int64_t seed : variant.seeds)
-      if (std::find(seeds.begin(), seeds.end(), seed) == seeds.end()) seeds.push_back(seed);
+      if (std::ranges::find(seeds, seed) == seeds.end()) seeds.push_back(seed);
   std::vector<Run> runs;
   for (const int64_t seed : seeds) {
     for (const Variant& variant : experiment.variants) {
-      if (std::find(variant.seeds.begin(), variant.seeds.end(), seed) == variant.seeds.end()) continue;
+      if (std::ranges::find(variant.seeds, seed) == variant.seeds.end()) continue;
       Run run;
       run.name = fmt::format("{}_seed{}", variant.name, seed);
       run.variant = variant.name;
@@ -345,9 +344,8 @@ std::vector<Run> plan_runs(const Experiment& experiment) {
       }
       if (variant.branch) {
         const std::string parent = fmt::format("{}_seed{}", variant.branch->variant, seed);
-        set_start(
-            fmt::format("{}: variants.{}.branch", experiment.file.string(), variant.name), *variant.branch,
-            *std::find_if(runs.begin(), runs.end(), [&](const Run& r) { return r.name == parent; }), run);
+        set_start(fmt::format("{}: variants.{}.branch", experiment.file.string(), variant.name),
+                  *variant.branch, *std::ranges::find(runs, parent, &Run::name), run);
       }
       if (experiment.evaluation && !run.config.checkpoint.save_last)
         user_error(

@@ -29,7 +29,7 @@ std::vector<std::string> split(std::string_view text, char separator) {
 }
 
 Stage stage_of(const nlohmann::json& record) {
-  const auto found = std::find(kStages.begin(), kStages.end(), record.value("state", "waiting"));
+  const auto found = std::ranges::find(kStages, record.value("state", "waiting"));
   return found == kStages.end() ? Stage::waiting : static_cast<Stage>(found - kStages.begin());
 }
 
@@ -108,7 +108,7 @@ RunProgress read_progress(const Run& run) {
     const std::vector<std::string> fields = split(line, ',');
     if (fields.size() != names.size()) continue;
     const auto number = [&](const char* name) {
-      const auto at = std::find(names.begin(), names.end(), name) - names.begin();
+      const auto at = std::ranges::find(names, name) - names.begin();
       return at < static_cast<std::ptrdiff_t>(fields.size())
                  ? std::strtod(fields[static_cast<size_t>(at)].c_str(), nullptr)
                  : 0.0;

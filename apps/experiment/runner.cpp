@@ -91,7 +91,7 @@ Runner::Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<
 }
 
 size_t Runner::active() const {
-  return static_cast<size_t>(std::count(busy_.begin(), busy_.end(), true));
+  return static_cast<size_t>(std::ranges::count(busy_, true));
 }
 
 void Runner::run(const std::function<void()>& changed) {
@@ -100,8 +100,7 @@ void Runner::run(const std::function<void()>& changed) {
     if (collect()) changed();
     if (!stopping_ && fail_branches_without_start()) changed();
     if (!stopping_) start_runs();
-    const bool all_done =
-        std::all_of(items_.begin(), items_.end(), [](const Item& item) { return item.finished(); });
+    const bool all_done = std::ranges::all_of(items_, [](const Item& item) { return item.finished(); });
     if (active() == 0 && (stopping_ || all_done)) break;
     display_.update(rows(), total_eta());
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -124,8 +123,8 @@ bool Runner::fail_branches_without_start() {
   bool any = false;
   for (Item& item : items_) {
     if (item.state.stage != Stage::waiting || can_start(item)) continue;
-    const auto parent = std::find_if(items_.begin(), items_.end(),
-                                     [&](const Item& other) { return other.run.name == item.run.parent; });
+    const auto parent =
+        std::ranges::find_if(items_, [&](const Item& other) { return other.run.name == item.run.parent; });
     if (!parent->finished()) continue;
     item.state.stage = Stage::failed;
     item.state.reason = fmt::format("{} ({}) has no checkpoint of step {}", parent->run.name,
@@ -141,7 +140,7 @@ template <class Waits, class Start>
 void Runner::start_waiting(Waits waits, Start start) {
   for (Item& item : items_) {
     if (item.process != 0 || !waits(item)) continue;
-    const auto free = std::find(busy_.begin(), busy_.end(), false);
+    const auto free = std::ranges::find(busy_, false);
     if (free == busy_.end()) return;
     (this->*start)(item, static_cast<size_t>(free - busy_.begin()));
   }

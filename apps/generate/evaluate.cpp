@@ -115,8 +115,7 @@ void EvaluateArguments::check() const {
   model.check("te-generate evaluate");
   if (tasks.empty()) user_error("--tasks TASK,... is required; see te-generate evaluate --help");
   if (inputs && items.empty()) user_error("--items-inputs: needs --items FILE");
-  const bool mmlu =
-      std::any_of(tasks.begin(), tasks.end(), [](const std::string& t) { return t.starts_with("mmlu"); });
+  const bool mmlu = std::ranges::any_of(tasks, [](const std::string& t) { return t.starts_with("mmlu"); });
   if (fewshot->count() > 0 && !mmlu) user_error("--num-fewshot needs mmlu; other tasks have no examples");
 }
 

@@ -40,7 +40,7 @@ CLI::Validator at_least(double least) {
 /// The recipe by which operands of a BF16 model are rated. tensorwise is the best that delayed scaling can achieve.
 Fp8Recipe reference_of(const std::vector<std::string>& recipes) {
   Fp8Recipe recipe{};
-  const bool tensorwise = std::find(recipes.begin(), recipes.end(), "tensorwise") != recipes.end();
+  const bool tensorwise = std::ranges::find(recipes, "tensorwise") != recipes.end();
   config::from_string(tensorwise ? "tensorwise" : recipes.front(), recipe);
   return recipe;
 }
@@ -150,10 +150,9 @@ int run_inspect_fp8(InspectFp8Arguments& a, parallel::World& world) {
   of_run.dtype = setup.run_dtype;
   const train::OverrideAdvice advice =
       train::advise(inspected, of_run, layers, a.options.recipes, a.limits, reference);
-  const auto harmful =
-      std::count_if(inspected.begin(), inspected.end(), [&](const train::InspectedQuantization& entry) {
-        return train::harmful(entry.own, entry.operand.format, a.limits);
-      });
+  const auto harmful = std::ranges::count_if(inspected, [&](const train::InspectedQuantization& entry) {
+    return train::harmful(entry.own, entry.operand.format, a.limits);
+  });
   print_heading(reader, setup, found, a.options, reference);
   const size_t rows = a.top == 0 ? inspected.size() : static_cast<size_t>(a.top);
   fmt::print("\n{} quantizations, worst first; SQNR in dB with the run's and with other recipes:\n\n{}",

@@ -1,5 +1,7 @@
 #include "checkpoint/block.h"
 
+#include <algorithm>
+
 namespace te::checkpoint {
 namespace {
 
@@ -34,8 +36,7 @@ bool disjoint(const std::vector<Block>& blocks, int64_t rows, int64_t cols) {
     if (block.first < 0 || block.count < 0 || block.first > rows * block.width - block.count) return false;
     append_rectangles(block, rectangles);
   }
-  std::sort(rectangles.begin(), rectangles.end(),
-            [](const Rectangle& a, const Rectangle& b) { return a.top < b.top; });
+  std::ranges::sort(rectangles, {}, &Rectangle::top);
   std::vector<Rectangle> open;
   for (const Rectangle& next : rectangles) {
     std::erase_if(open, [&](const Rectangle& old) { return old.bottom <= next.top; });

@@ -43,7 +43,7 @@ std::vector<fs::path> step_folders(const fs::path& directory) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error))
     if (step_of(entry.path().filename().string()) >= 0) folders.push_back(entry.path());
-  std::sort(folders.begin(), folders.end(), [](const fs::path& a, const fs::path& b) {
+  std::ranges::sort(folders, [](const fs::path& a, const fs::path& b) {
     return step_of(a.filename().string()) < step_of(b.filename().string());
   });
   return folders;
@@ -307,15 +307,14 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& last_verifie
   if (keep == 0) return;
   std::vector<fs::path> folders = checkpoints_in(directory);
   std::erase_if(folders, [&](const fs::path& folder) {
-    return std::find(best.begin(), best.end(), step_of(folder.filename().string())) != best.end();
+    return std::ranges::find(best, step_of(folder.filename().string())) != best.end();
   });
   const auto age = [](const fs::path& folder) {
     std::error_code ignored;
     return std::tuple(fs::last_write_time(folder / "manifest.json", ignored),
                       step_of(folder.filename().string()));
   };
-  std::sort(folders.begin(), folders.end(),
-            [&](const fs::path& a, const fs::path& b) { return age(a) < age(b); });
+  std::ranges::sort(folders, [&](const fs::path& a, const fs::path& b) { return age(a) < age(b); });
   const std::string latest = first_line(read_file(directory / "latest", kMaxNameBytes));
   int64_t left = static_cast<int64_t>(folders.size());
   for (const fs::path& folder : folders) {

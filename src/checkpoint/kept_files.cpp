@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <string_view>
 #include <system_error>
 
 #include "checkpoint/folder.h"
@@ -53,7 +52,7 @@ bool holds_the_same(const fs::path& folder, const std::vector<KeptFile>& files) 
   std::error_code error;
   const auto begin = fs::directory_iterator(folder, error);
   if (error || std::distance(begin, {}) != static_cast<ptrdiff_t>(files.size())) return false;
-  return std::all_of(files.begin(), files.end(), [&](const KeptFile& file) {
+  return std::ranges::all_of(files, [&](const KeptFile& file) {
     return is_file(folder / file.name) && bytes_of(folder / file.name) == bytes_of(file.source);
   });
 }

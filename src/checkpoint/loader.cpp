@@ -75,9 +75,9 @@ class Loading {
  private:
   static bool rounds(const TrainingState& state) {
     const auto& parameters = state.parameters->parameters();
-    const bool has_16_bits = !state.parameters->fp32() &&
-                             std::any_of(parameters.begin(), parameters.end(),
-                                         [](const Parameter& parameter) { return !parameter.trainable; });
+    const bool has_16_bits =
+        !state.parameters->fp32() &&
+        std::ranges::any_of(parameters, [](const Parameter& parameter) { return !parameter.trainable; });
     return has_16_bits || state.parameters->split() || state.exp_avg.values.dtype != DType::f32 ||
            state.exp_avg_sq.values.dtype != DType::f32;
   }

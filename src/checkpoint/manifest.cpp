@@ -237,8 +237,7 @@ int64_t LogicalTensor::cols() const {
 }
 
 const LogicalTensor* Manifest::find(std::string_view name) const {
-  const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                  [&](const LogicalTensor& tensor) { return tensor.name == name; });
+  const auto found = std::ranges::find(tensors, name, &LogicalTensor::name);
   return found == tensors.end() ? nullptr : &*found;
 }
 

@@ -276,8 +276,7 @@ std::optional<TensorInfo> Reader::info(std::string_view name) const {
 }
 
 bool Reader::has_optimizer() const {
-  return std::any_of(tensors().begin(), tensors().end(),
-                     [](const LogicalTensor& tensor) { return tensor.is_moment(); });
+  return std::ranges::any_of(tensors(), [](const LogicalTensor& tensor) { return tensor.is_moment(); });
 }
 
 void Reader::read(const LogicalTensor& tensor, const Block& block, std::byte* out) const {

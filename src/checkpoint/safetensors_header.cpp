@@ -42,14 +42,12 @@ constexpr std::array kFileDTypes = {
 };
 
 const FileDType* find_file_dtype(std::string_view name) {
-  const auto* found = std::find_if(kFileDTypes.begin(), kFileDTypes.end(),
-                                   [&](const FileDType& type) { return type.name == name; });
+  const auto* found = std::ranges::find(kFileDTypes, name, &FileDType::name);
   return found == kFileDTypes.end() ? nullptr : found;
 }
 
 const FileDType& file_dtype_of(DType dtype) {
-  const auto* found = std::find_if(kFileDTypes.begin(), kFileDTypes.end(),
-                                   [&](const FileDType& type) { return type.dtype == dtype; });
+  const auto* found = std::ranges::find(kFileDTypes, dtype, &FileDType::dtype);
   TE_CHECK(found != kFileDTypes.end(), "dtype {} has no name in safetensors files", dtype_name(dtype));
   return *found;
 }
@@ -160,7 +158,7 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
       if (!metadata_keys_.insert(name).second)
         user_error("{}: {}: the key {} occurs twice; {}", file_, kMetadataKey, quote_name(name), kFetchAgain);
     } else {
-      const auto* field = std::find(kFields.begin(), kFields.end(), name);
+      const auto* field = std::ranges::find(kFields, name);
       if (field == kFields.end() || std::exchange(fields_[field - kFields.begin()], true)) {
         user_error("{}: tensor {}: the key {} is {}; {}", file_, quote_name(tensor_.name), quote_name(name),
                    field == kFields.end() ? "not part of the format" : "given twice", kFetchAgain);
@@ -257,7 +255,7 @@ Header parse_header(const std::string& file, std::string_view text, uint64_t dat
   Header header;
   HeaderEvents events(file, header);
   json::sax_parse(text.begin(), text.end(), &events);
-  std::sort(header.tensors.begin(), header.tensors.end(), [](const HeaderTensor& a, const HeaderTensor& b) {
+  std::ranges::sort(header.tensors, [](const HeaderTensor& a, const HeaderTensor& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   check_ranges(file, header.tensors, data_bytes);
@@ -267,7 +265,7 @@ Header parse_header(const std::string& file, std::string_view text, uint64_t dat
 Header plan_header(const std::vector<SafetensorsSpec>& specs, const SafetensorsMetadata& metadata) {
   std::vector<const SafetensorsSpec*> order;
   for (const SafetensorsSpec& spec : specs) order.push_back(&spec);
-  std::sort(order.begin(), order.end(), [](const SafetensorsSpec* a, const SafetensorsSpec* b) {
+  std::ranges::sort(order, [](const SafetensorsSpec* a, const SafetensorsSpec* b) {
     const auto* rank_a = &file_dtype_of(a->dtype);
     const auto* rank_b = &file_dtype_of(b->dtype);
     return rank_a != rank_b ? rank_a > rank_b : a->name < b->name;

@@ -44,7 +44,7 @@ constexpr std::array<std::string_view, 8> kFreeKeys = {
     "init_method_std", "embedding_init_method_std",    "max_position_embeddings", "zero_init"};
 
 bool is_among(const std::string& key, std::span<const std::string_view> keys) {
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
+  return std::ranges::find(keys, key) != keys.end();
 }
 
 std::map<std::string, std::string> model_section(const std::string& yaml) {

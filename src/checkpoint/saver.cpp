@@ -45,7 +45,7 @@ Saver::Saver(const Context& context, SaverOptions options, TrainingState state, 
     : context_(context), options_(std::move(options)), state_(std::move(state)), job_(std::move(job)) {
   if (job_.who.rank == 0) remove_leftovers(options_.directory);
   shards_ = shards_to_save(state_, options_.optimizer);
-  if (std::any_of(shards_.begin(), shards_.end(), [](const SavedShard& shard) { return shard.converts(); }))
+  if (std::ranges::any_of(shards_, [](const SavedShard& shard) { return shard.converts(); }))
     converted_.resize(kFetch);
   if (options_.background) reserve();
   if (!options_.background) staging_ = HostBuffer(context_, kFetch * sizeof(float));

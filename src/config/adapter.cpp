@@ -18,7 +18,7 @@ constexpr LinearKind kAdaptable[] = {LinearKind::qkv, LinearKind::proj, LinearKi
 /// `block`: PEFT's name.
 bool targets(const AdapterConfig& adapter, LinearKind kind, const std::string& block) {
   const std::string brief = block.substr(0, block.find('_'));
-  return std::any_of(adapter.target.begin(), adapter.target.end(), [&](const std::string& name) {
+  return std::ranges::any_of(adapter.target, [&](const std::string& name) {
     const auto is = [&](const std::string& text) { return fnmatch(name.c_str(), text.c_str(), 0) == 0; };
     return name == "all-linear" || is(block) || is(brief) || is(std::string(to_string(kind)));
   });

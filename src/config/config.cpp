@@ -28,7 +28,7 @@ bool ModelConfig::gated() const {
 }
 
 bool ModelConfig::starts_with_zeros(LinearKind kind) const {
-  return std::find(zero_init.begin(), zero_init.end(), te::to_string(kind)) != zero_init.end();
+  return std::ranges::find(zero_init, te::to_string(kind)) != zero_init.end();
 }
 
 int64_t ModelConfig::rotary_pairs() const {

@@ -59,7 +59,7 @@ std::string nearest_files(const std::string& source) {
     if ((name.extension() == ".yaml" || name.extension() == ".yml") && entry->is_regular_file(ignored))
       found.emplace_back(name.stem().string(), (missing.parent_path() / name.filename()).string());
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found);
   NearestNames nearest;
   for (const auto& [other, path] : found) {
     if (const std::optional<int> distance = name_distance(stem, other)) nearest.add(path, *distance);
@@ -126,7 +126,7 @@ YAML::Node parse(const std::string& text, const std::string& source) {
 }
 
 bool known_section(const std::string& name) {
-  return std::any_of(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
+  return std::ranges::any_of(sections(), [&](const Section& s) { return s.name == name; });
 }
 
 }  // namespace
@@ -237,8 +237,8 @@ void SourceReader::add_merged(std::vector<Entry>& entries, const Entry& merge, c
     if (!map.IsMap())
       user_error("{}: <<: expected a mapping, such as the alias *NAME, or a list of them", place);
     for (Entry& entry : entries_of(map, prefix, file, depth + 1)) {
-      const bool given = std::any_of(entries.begin(), entries.end(),
-                                     [&](const Entry& other) { return other.name == entry.name; });
+      const bool given =
+          std::ranges::any_of(entries, [&](const Entry& other) { return other.name == entry.name; });
       if (!given) entries.push_back(std::move(entry));
     }
   };

@@ -130,7 +130,7 @@ int64_t absolute_layer(int64_t layer, int64_t num_layers) {
 }
 
 bool names(const Rule& rule, LinearKind linear) {
-  return std::find(rule.linears.begin(), rule.linears.end(), linear) != rule.linears.end();
+  return std::ranges::find(rule.linears, linear) != rule.linears.end();
 }
 
 /// Refuses layers that do not exist, and ranges that select nothing because they end before they begin.
@@ -150,7 +150,7 @@ bool selects(const Rule& rule, const LinearId& linear, int64_t num_layers) {
   if (!rule.linears.empty() && !names(rule, linear.kind)) return false;
   if (linear.kind == LinearKind::output_layer) return !rule.linears.empty();
   if (rule.layers.empty()) return true;
-  return std::any_of(rule.layers.begin(), rule.layers.end(), [&](const LayerRange& range) {
+  return std::ranges::any_of(rule.layers, [&](const LayerRange& range) {
     return linear.layer >= absolute_layer(range.first, num_layers) &&
            linear.layer <= absolute_layer(range.last, num_layers);
   });
@@ -288,7 +288,7 @@ std::vector<Fp8Recipe> recipes_of(const PrecisionConfig& precision, int64_t num_
   for (const LinearKind linear : kLinearKinds) {
     for (int layer = 0; layer < (linear == LinearKind::output_layer ? 1 : num_layers); ++layer) {
       const LinearPrecision one = resolve(precision, rules, {layer, linear}, num_layers);
-      if (one.quantized() && std::find(recipes.begin(), recipes.end(), one.recipe) == recipes.end())
+      if (one.quantized() && std::ranges::find(recipes, one.recipe) == recipes.end())
         recipes.push_back(one.recipe);
     }
   }

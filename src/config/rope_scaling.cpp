@@ -71,9 +71,8 @@ void read_rope_scaling(const YAML::Node& node, const Where& where, Config& confi
     const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "";
     if (!given.insert(name).second) user_error("{}: {} is given twice", where(entry.first), name);
     if (name == kType || name == kOldType) continue;
-    const auto* const parameter = std::find_if(kParameters.begin(), kParameters.end(), [&](const auto& p) {
-      return p.name() == name && p.belongs_to(scaling.kind);
-    });
+    const auto* const parameter = std::ranges::find_if(
+        kParameters, [&](const auto& p) { return p.name() == name && p.belongs_to(scaling.kind); });
     if (parameter == kParameters.end())
       user_error("{}: {} is not a parameter of rope_type {}, which has {}", where(entry.first),
                  key_name(name), to_string(scaling.kind), fmt::join(rope_parameters(scaling.kind), ", "));

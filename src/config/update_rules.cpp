@@ -80,7 +80,7 @@ bool selects_weight(std::string_view selector, ParameterRole role) {
 
 bool UpdateRule::selects(const ParameterId& parameter) const {
   const bool bias = parameter.part == ParameterPart::bias;
-  return std::any_of(selectors.begin(), selectors.end(), [&](const std::string& selector) {
+  return std::ranges::any_of(selectors, [&](const std::string& selector) {
     return bias || selector == kBiases ? bias && selector == kBiases
                                        : selects_weight(selector, parameter.role);
   });

@@ -38,8 +38,7 @@ void validate_for_device(const Config& config, const DeviceCaps& caps) {
 Config for_device(Config config, const DeviceCaps& caps) {
   validate_for_device(config, caps);
   const std::vector<Fp8Recipe> recipes = recipes_of(config.precision, config.model.num_layers);
-  const auto native =
-      std::find_if(recipes.begin(), recipes.end(), [](Fp8Recipe used) { return traits_of(used).mx; });
+  const auto native = std::ranges::find_if(recipes, [](Fp8Recipe used) { return traits_of(used).mx; });
   if (!caps.mx || native == recipes.end()) return config;
   config.precision.mx_gemms = true;
   validate(config);  // the dimensions

@@ -92,7 +92,7 @@ std::vector<DataSource> read_sources(const YAML::Node& node, const Where& where,
 std::string read_set_name(const YAML::Node& node, const Where& where) {
   const std::string name = node.IsScalar() ? node.Scalar() : "";
   const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; };
-  if (name.empty() || !std::all_of(name.begin(), name.end(), plain))
+  if (name.empty() || !std::ranges::all_of(name, plain))
     ill_typed("the name of a validation set (letters, digits, _, - and .)", node, where);
   return name;
 }

@@ -85,7 +85,7 @@ const AdaptedWeights::Product& AdaptedWeights::product_of(const std::string& nam
   int64_t rows = 0, index = 0;
   for (size_t block = 0; block < experts * blocks.size(); ++block) {
     const size_t of_expert = block % blocks.size();
-    const bool targeted = std::find(targets.begin(), targets.end(), of_expert) != targets.end();
+    const bool targeted = std::ranges::find(targets, of_expert) != targets.end();
     for (int64_t i = 0; i < blocks[of_expert]; ++i) {
       product.b_row.push_back(targeted ? rows++ : -1);
       product.a_row.push_back(targeted ? index * adapter_.config.rank : -1);

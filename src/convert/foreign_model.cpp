@@ -96,11 +96,11 @@ std::optional<checkpoint::TensorInfo> ForeignModel::info(std::string_view parame
 }
 
 DType ForeignModel::dtype(const ParameterLayout& parameter) const {
-  return std::all_of(parameter.parts.begin(), parameter.parts.end(),
-                     [&](const Part& part) {
-                       const FileType type = files_.find(part.name)->type;
-                       return type == FileType::bf16 || type == FileType::e4m3;
-                     })
+  return std::ranges::all_of(parameter.parts,
+                             [&](const Part& part) {
+                               const FileType type = files_.find(part.name)->type;
+                               return type == FileType::bf16 || type == FileType::e4m3;
+                             })
              ? DType::bf16
              : DType::f32;
 }

@@ -90,7 +90,7 @@ void Fp8Export::find_linears(const config::PrecisionConfig& trained, int64_t num
       // Inference runs the forward pass only.
       const bool quantized = linear.fprop;
       // The parts share one scale, so either all of them are converted or none.
-      const bool whole_blocks = std::all_of(one.parts.begin(), one.parts.end(), [&](const Part& part) {
+      const bool whole_blocks = std::ranges::all_of(one.parts, [&](const Part& part) {
         return part.shape[0] % kFp8Block == 0 && part.shape[1] % kFp8Block == 0;
       });
       if (quantized && (format_ == Fp8Format::tensor || whole_blocks)) {
@@ -112,12 +112,11 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
   const float margin = std::ldexp(1.0f, -margin_);
   for (Linear& linear : linears_) {
     const std::string name = linear.id.name();
-    const auto row =
-        std::find_if(state.rows.begin(), state.rows.end(), [&](const checkpoint::Fp8State::Row& found) {
-          return found.operand.name == name && found.operand.role == "input";
-        });
-    const bool measured = row != state.rows.end() && std::any_of(row->history.begin(), row->history.end(),
-                                                                 [](float amax) { return amax > 0.0f; });
+    const auto row = std::ranges::find_if(state.rows, [&](const checkpoint::Fp8State::Row& found) {
+      return found.operand.name == name && found.operand.role == "input";
+    });
+    const bool measured =
+        row != state.rows.end() && std::ranges::any_of(row->history, [](float amax) { return amax > 0.0f; });
     if (!measured)
       user_error(
           "--fp8 tensor: {} has no input scale of {}; it needs the FP8 state of a run with the delayed "

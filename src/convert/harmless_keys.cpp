@@ -97,7 +97,7 @@ constexpr auto kKeys = std::to_array<std::string_view>({"_attn_implementation",
                                                         "use_cache",
                                                         "use_flash_attention",
                                                         "use_flash_attn"});
-static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
+static_assert(std::ranges::is_sorted(kKeys));
 
 }  // namespace
 

@@ -94,7 +94,7 @@ std::vector<bool> windowed_layers(const JsonKeys& keys, int64_t num_layers, cons
 }
 
 void set_windows(const std::vector<bool>& layers, int64_t window, ModelConfig& model) {
-  if (std::find(layers.begin(), layers.end(), true) == layers.end()) return;
+  if (std::ranges::find(layers, true) == layers.end()) return;
   model.sliding_window = window;
   model.window_pattern = config::window_pattern_of(layers);
 }
@@ -106,7 +106,7 @@ void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
   const int64_t first = keys.integer("max_window_layers", 28);
   const auto layers = windowed_layers(keys, model.num_layers,
                                       [&](int64_t layer) { return used && window != 0 && layer >= first; });
-  if ((!used || window == 0) && std::find(layers.begin(), layers.end(), true) != layers.end())
+  if ((!used || window == 0) && std::ranges::find(layers, true) != layers.end())
     keys.refuse("layer_types", "must all be full_attention, as there is no window",
                 "set use_sliding_window and sliding_window, or compare with the model's original");
   if (window < model.max_position_embeddings) set_windows(layers, window, model);
@@ -121,7 +121,7 @@ void read_mistral_window(const JsonKeys& keys, Architecture architecture, ModelC
     return;
   }
   const auto layers = windowed_layers(keys, model.num_layers, [&](int64_t) { return window != 0; });
-  if (window == 0 && std::find(layers.begin(), layers.end(), true) != layers.end())
+  if (window == 0 && std::ranges::find(layers, true) != layers.end())
     keys.refuse("layer_types", "must all be full_attention, as sliding_window is null",
                 "compare with the model's original");
   set_windows(layers, window, model);

@@ -59,7 +59,7 @@ void write_gemma(const ModelConfig& m, json& out) {
   out["attn_logit_softcapping"] = out["final_logit_softcapping"] = nullptr;
   // Versions of transformers before layer_types read this key.
   const std::vector<bool> period = config::parse_window_pattern(m.window_pattern);
-  if (m.sliding_window != 0 && !period.back() && std::count(period.begin(), period.end(), false) == 1)
+  if (m.sliding_window != 0 && !period.back() && std::ranges::count(period, false) == 1)
     out["sliding_window_pattern"] = period.size();
 }
 

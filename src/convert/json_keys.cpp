@@ -75,7 +75,7 @@ void JsonKeys::must_be_one_of(const char* key, const std::string& value,
 void JsonKeys::refuse_unread(std::span<const std::string_view> harmless, const char* remedy) const {
   for (const auto& [key, value] : object_.items()) {
     const bool empty = value.is_null() || (value.is_structured() && value.empty());
-    if (!empty && !read_->contains(key) && !std::binary_search(harmless.begin(), harmless.end(), key))
+    if (!empty && !read_->contains(key) && !std::ranges::binary_search(harmless, key))
       refuse(key.c_str(), fmt::format("is {}, which te-train does not know", shown(key.c_str())), remedy);
   }
 }

@@ -66,8 +66,7 @@ TensorFiles open_files(const fs::path& folder) {
 bool is_buffer(const std::string& name) {
   constexpr std::array<std::string_view, 5> kEndings = {".attn.bias", ".attn.masked_bias", ".attention.bias",
                                                         ".attention.masked_bias", ".rotary_emb.inv_freq"};
-  return std::any_of(kEndings.begin(), kEndings.end(),
-                     [&](std::string_view ending) { return name.ends_with(ending); });
+  return std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
 // If the files contain a tied output layer, it must equal the embedding.

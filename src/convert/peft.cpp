@@ -100,8 +100,7 @@ class Matrices {
     for (const Matrix& matrix : all_) {
       const std::vector<std::string> blocks = config::block_names(model, matrix.id.kind);
       const auto targets = config::adapted_blocks(adapter, model, matrix.id.kind);
-      if (std::none_of(targets.begin(), targets.end(), [&](size_t i) { return blocks[i] == matrix.block; }))
-        continue;
+      if (std::ranges::none_of(targets, [&](size_t i) { return blocks[i] == matrix.block; })) continue;
       Matrix found = matrix;
       if (!result.empty() && result.back().id == matrix.id) {
         found.a_row = result.back().a_row + adapter.rank;
@@ -210,7 +209,7 @@ nlohmann::json config_json(const config::AdapterConfig& adapter, const std::vect
                            const FusedTargets& fused, const std::string& base) {
   // PEFT refuses dropout for fused experts, to which it converts single ones, although the adapter is not trained.
   const bool experts =
-      std::any_of(matrices.begin(), matrices.end(), [](const Matrix& matrix) { return matrix.of_experts(); });
+      std::ranges::any_of(matrices, [](const Matrix& matrix) { return matrix.of_experts(); });
   std::set<std::string> targets;
   for (const Matrix& matrix : matrices)
     if (!matrix.of_experts() || !fused.any()) targets.insert(matrix.module());

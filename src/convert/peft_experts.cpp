@@ -116,7 +116,7 @@ std::vector<float> fuse_b(const std::vector<float>& b, int64_t experts, int64_t 
   for (int64_t expert = 0; expert < experts; ++expert) {
     int64_t row = 0, column = 0;
     for (size_t block = 0; block < blocks.size(); row += blocks[block++]) {
-      if (std::find(targets.begin(), targets.end(), block) == targets.end()) continue;
+      if (std::ranges::find(targets, block) == targets.end()) continue;
       for (int64_t i = 0; i < blocks[block]; ++i)
         for (int64_t j = 0; j < rank; ++j)
           fused[static_cast<size_t>(((row + i) * columns + column + j) * experts + expert)] = *from++;

@@ -24,7 +24,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
 }
 
 bool has(const std::vector<std::string>& parts, const std::string& word) {
-  return std::find(parts.begin(), parts.end(), word) != parts.end();
+  return std::ranges::find(parts, word) != parts.end();
 }
 
 /// Parses proc/self/mountinfo: "36 35 0:30 ROOT MOUNT_POINT OPTIONS [FIELDS...] - TYPE SOURCE SUPER_OPTIONS".
@@ -33,7 +33,7 @@ std::vector<Hierarchy> find_mounts(const std::string& root, const std::string& c
   std::ifstream file(root + "/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
     const std::vector<std::string> fields = split(line, ' ');
-    const auto dash = std::find(fields.begin(), fields.end(), "-");
+    const auto dash = std::ranges::find(fields, "-");
     if (fields.end() - dash < 4 || dash - fields.begin() < 6) continue;
     const std::string& type = dash[1];
     if (type == "cgroup2" || (type == "cgroup" && has(split(dash[3], ','), controller)))

@@ -74,8 +74,7 @@ double read_quota(const ControlGroup& group) {
 }
 
 bool any_set(std::initializer_list<const char*> names) {
-  return std::any_of(names.begin(), names.end(),
-                     [](const char* name) { return std::getenv(name) != nullptr; });
+  return std::ranges::any_of(names, [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
 }  // namespace
@@ -125,19 +124,16 @@ int thread_count(const std::vector<CpuLimits>& processes, size_t self) {
   constexpr double kRounding = 1e-6;
   const CpuLimits& own = processes.at(self);
   const auto users = [&](const auto& uses) {
-    return static_cast<double>(std::count_if(processes.begin(), processes.end(), uses));
+    return static_cast<double>(std::ranges::count_if(processes, uses));
   };
   double cores = 0;
   for (const int cpu : own.cpus) {
-    cores += 1 / users([&](const CpuLimits& other) {
-               return std::binary_search(other.cpus.begin(), other.cpus.end(), cpu);
-             });
+    cores += 1 / users([&](const CpuLimits& other) { return std::ranges::binary_search(other.cpus, cpu); });
   }
   double count = std::max(1.0, std::floor(cores + kRounding));
   for (const CpuQuota& quota : own.quotas) {
     const double sharing = users([&](const CpuLimits& other) {
-      return std::any_of(other.quotas.begin(), other.quotas.end(),
-                         [&](const CpuQuota& its) { return its.group == quota.group; });
+      return std::ranges::any_of(other.quotas, [&](const CpuQuota& its) { return its.group == quota.group; });
     });
     count = std::min(count, std::max(1.0, std::ceil(quota.cpus / sharing - kRounding)));
   }

@@ -29,8 +29,7 @@ std::span<const GpuModel> gpu_models() {
 
 const GpuModel* gpu_model(std::string_view name) {
   const auto models = gpu_models();
-  const auto found =
-      std::find_if(models.begin(), models.end(), [&](const GpuModel& model) { return model.name == name; });
+  const auto found = std::ranges::find(models, name, &GpuModel::name);
   return found == models.end() ? nullptr : &*found;
 }
 

@@ -84,7 +84,7 @@ void MemoryPlan::add_scratch(PlanSlot slot, const std::string& name, const Scrat
            "scratch {} is requested as {} {} and as {} {}, or with different tags or lifetimes", name,
            dtype_name(first.dtype), first.shape.str(), dtype_name(slot->dtype), slot->shape.str());
   const auto same = [&](const ScratchBuffer& buffer) { return buffer.tag == scratch.tag; };
-  const auto found = std::find_if(scratch_.begin(), scratch_.end(), same);
+  const auto found = std::ranges::find_if(scratch_, same);
   const auto buffer = static_cast<size_t>(found - scratch_.begin());
   if (found == scratch_.end()) scratch_.push_back({.name = shown_name(name), .tag = scratch.tag});
   scratch_[buffer].lifetime = scratch_[buffer].lifetime | scratch.lifetime;
@@ -172,7 +172,7 @@ std::string MemoryPlan::buffers() const {
   }
   for (const ScratchBuffer& buffer : packed().first)
     add(buffer.bytes, "scratch, packed", fmt::format("{} at {}", buffer.name, human_bytes(buffer.offset)));
-  std::stable_sort(lines.begin(), lines.end(), [](auto& a, auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(lines, [](auto& a, auto& b) { return a.first > b.first; });
   std::string text;
   for (const auto& [bytes, line] : lines) text += line;
   return text;

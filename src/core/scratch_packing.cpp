@@ -10,7 +10,7 @@ namespace te {
 int64_t pack(std::span<ScratchBuffer> buffers, int64_t alignment) {
   std::vector<ScratchBuffer*> by_size;
   for (ScratchBuffer& buffer : buffers) by_size.push_back(&buffer);
-  std::stable_sort(by_size.begin(), by_size.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
+  std::ranges::stable_sort(by_size, [](auto* a, auto* b) { return a->bytes > b->bytes; });
 
   std::vector<ScratchBuffer*> placed;  // sorted by offset
   int64_t total = 0;
@@ -23,7 +23,7 @@ int64_t pack(std::span<ScratchBuffer> buffers, int64_t alignment) {
     }
     total = std::max(total, buffer->end());
     const auto above = [](auto* a, auto* b) { return a->offset < b->offset; };
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer, above), buffer);
+    placed.insert(std::ranges::upper_bound(placed, buffer, above), buffer);
   }
   return (total + alignment - 1) / alignment * alignment;
 }

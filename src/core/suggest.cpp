@@ -86,7 +86,7 @@ void NearestNames::add(std::string_view name, int distance) {
   if (!names_.empty() && distance > distance_) return;
   if (names_.empty() || distance < distance_) names_.clear();
   distance_ = distance;
-  if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.emplace_back(name);
+  if (std::ranges::find(names_, name) == names_.end()) names_.emplace_back(name);
 }
 
 void NearestNames::add_if_near(std::string_view mistyped, std::string_view candidate) {

@@ -64,9 +64,8 @@ CorpusView::CorpusView(std::shared_ptr<const IndexedDataset> dataset, const Corp
 
 std::shared_ptr<CorpusView::Epoch> CorpusView::find_epoch(int64_t number) const {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const std::shared_ptr<Epoch>& epoch) {
-    return epoch->number == number;
-  });
+  const auto found = std::ranges::find_if(
+      recent_, [&](const std::shared_ptr<Epoch>& epoch) { return epoch->number == number; });
   if (found != recent_.end()) {
     std::rotate(recent_.begin(), found, found + 1);
     return recent_.front();
@@ -89,8 +88,7 @@ std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const
 }
 
 void CorpusView::read_stream(const Epoch& epoch, int64_t begin, Sample& sample) const {
-  const auto block =
-      std::upper_bound(epoch.starts.begin(), epoch.starts.end(), begin) - epoch.starts.begin() - 1;
+  const auto block = std::ranges::upper_bound(epoch.starts, begin) - epoch.starts.begin() - 1;
   int64_t position = epoch.starts[static_cast<size_t>(block)];
   for (int64_t i = block * kBlock; sample.remaining() > 0; ++i) {
     const IndexedDataset::Extent document = dataset_->document(epoch.documents(i));

@@ -139,7 +139,7 @@ void IndexedDatasetWriter::write_tokens(std::span<const int32_t> tokens) {
     TE_CHECK(append_tokens(type_, part, buffer_), "{}: a token does not fit {}", prefix_,
              token_type_name(type_));
     write_bytes(file_, buffer_.data(), buffer_.size(), prefix_ + ".bin.tmp");
-    largest_token_ = std::max<int64_t>(largest_token_, *std::max_element(part.begin(), part.end()));
+    largest_token_ = std::max<int64_t>(largest_token_, *std::ranges::max_element(part));
   }
   num_tokens_ += static_cast<int64_t>(tokens.size());
 }

@@ -82,8 +82,7 @@ std::shared_ptr<const InstructionView::Epoch> InstructionView::find_epoch(int64_
     keep(make_epoch(static_cast<int64_t>(epoch_ends_.size())));
     epoch_ends_.push_back(epoch_ends_.back() + recent_.front()->packing.num_bins());
   }
-  const int64_t number =
-      std::upper_bound(epoch_ends_.begin(), epoch_ends_.end(), index) - epoch_ends_.begin();
+  const int64_t number = std::ranges::upper_bound(epoch_ends_, index) - epoch_ends_.begin();
   if (number > 0) index -= epoch_ends_[static_cast<size_t>(number - 1)];
   for (const auto& epoch : recent_) {
     if (epoch->number == number) return epoch;

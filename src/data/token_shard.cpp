@@ -68,7 +68,7 @@ void TokenShard::read(int64_t vocab_size,
     const uint8_t* data = file_.bytes().data() + kHeaderBytes + begin * token_bytes_;
     const std::vector<int64_t> values =
         token_bytes_ == 2 ? to_int64<uint16_t>(data, count) : to_int64<uint32_t>(data, count);
-    const auto bad = std::find_if(values.begin(), values.end(), [&](int64_t v) { return v >= vocab_size; });
+    const auto bad = std::ranges::find_if(values, [&](int64_t v) { return v >= vocab_size; });
     if (bad != values.end())
       user_error(
           "{}: token {} is {}, but must be below the vocabulary size {}; pass the --tokenizer or "

@@ -55,8 +55,7 @@ class Nvfp4 final : public Scaling {
            2 * static_cast<uint64_t>(operand.sample);
   }
   static bool has(const config::PrecisionConfig& precision, const char* part) {
-    return std::find(precision.nvfp4_parts.begin(), precision.nvfp4_parts.end(), part) !=
-           precision.nvfp4_parts.end();
+    return std::ranges::find(precision.nvfp4_parts, part) != precision.nvfp4_parts.end();
   }
   std::unique_ptr<Scaling> emulation_;  ///< null: this is emulated
   bool blocks_, hadamard_, stochastic_;

@@ -114,8 +114,8 @@ class Recipe {
   int64_t history_len() const;
   template <class Predicate>
   bool any_scaling(Predicate predicate) const {
-    return std::any_of(scalings_.begin(), scalings_.end(),
-                       [&](const auto& entry) { return std::invoke(predicate, *entry.second); });
+    return std::ranges::any_of(scalings_,
+                               [&](const auto& entry) { return std::invoke(predicate, *entry.second); });
   }
   /// log2 of the factor of the test's outlier.
   int outlier_of(int index) const;

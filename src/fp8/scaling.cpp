@@ -59,7 +59,7 @@ class Blockwise final : public Scaling {
   /// The columnwise layout needs all tokens of a column's group, so a rank's runs of tokens must be complete groups.
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const override {
     const std::vector<parallel::TokenRange> runs = ranks.ranges(tokens);
-    return std::all_of(runs.begin(), runs.end(), [](const parallel::TokenRange& run) {
+    return std::ranges::all_of(runs, [](const parallel::TokenRange& run) {
       return run.begin % kernels::kScaleBlock == 0 && run.count % kernels::kScaleBlock == 0;
     });
   }

@@ -72,8 +72,8 @@ void ShardedWeightQuantizer::record_amax(const Context& context, int number, con
 void ShardedWeightQuantizer::all_reduce_amax(const Context& context, const AmaxRanks& ranks) const {
   int64_t first = 0;
   for (const GradientGroup group : kGradientGroups) {
-    const int64_t count = std::count_if(weights_.begin(), weights_.end(),
-                                        [&](const Weight& weight) { return weight.group == group; });
+    const int64_t count =
+        std::ranges::count_if(weights_, [&](const Weight& weight) { return weight.group == group; });
     if (count > 0) reduce_amax(context, ranks, group, {amax_.as<float>() + first, DType::f32, {count}});
     first += count;
   }

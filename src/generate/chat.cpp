@@ -20,7 +20,7 @@ bool blank(const std::string& text) {
 std::string default_chat_template(const text::Tokenizer& tokenizer) {
   for (const std::string& name : text::ChatTemplate::builtin_names()) {
     const std::vector<std::string> tokens = text::ChatTemplate::load(name).token_names();
-    if (!tokens.empty() && std::all_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
+    if (!tokens.empty() && std::ranges::all_of(tokens, [&](const std::string& token) {
           return tokenizer.find_token(token).has_value();
         }))
       return name;
@@ -70,7 +70,7 @@ std::span<const float> Chat::begin(const Context& context, const std::vector<int
     if (token >= decoder_.vocab_size())
       user_error("tokenizer {}: token {} is outside the model's vocabulary of {}", tokenizer_.name(), token,
                  decoder_.vocab_size());
-  const auto [same, ignored] = std::mismatch(cached_.begin(), cached_.end(), prompt.begin(), prompt.end());
+  const auto [same, ignored] = std::ranges::mismatch(cached_, prompt);
   reused_ = std::min<int64_t>(same - cached_.begin(), prompt_tokens_ - 1);
   decoder_.truncate(0, reused_);
   cached_ = prompt;

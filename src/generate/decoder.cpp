@@ -154,9 +154,7 @@ void Decoder::bind(const Context& context) {
 void Decoder::bind(const Context& context, const parameters::ParameterStore& weights) {
   TE_CHECK(!recipe_->quantizes(), "decoder: weights of another model cannot be used with FP8");
   for (parameters::Parameter& parameter : stack_.parameters.parameters()) {
-    const auto found =
-        std::find_if(weights.parameters().begin(), weights.parameters().end(),
-                     [&](const parameters::Parameter& other) { return other.id == parameter.id; });
+    const auto found = std::ranges::find(weights.parameters(), parameter.id, &parameters::Parameter::id);
     TE_CHECK(found != weights.parameters().end() && found->value.shape == parameter.shape &&
                  found->value.dtype == dims_.dtype,
              "decoder: {} is missing in the weights of the other model or has another shape or dtype",
@@ -304,8 +302,8 @@ bool Decoder::can_capture(const Context& context, std::span<const Row> rows) con
       !recipe_->quantizes() || round_up(count, kFp8Rows) * max_input_width_ <= kernels::kMaxSmallElements;
   return DeviceGraph::supported(context) && is_single_rank() && small &&
          count <= std::min(sizes_.batch, kMaxCapturedRows) &&
-         std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&
-         std::adjacent_find(rows.begin(), rows.end(), same_sequence) == rows.end();
+         std::ranges::all_of(rows, [](const Row& row) { return row.logits >= 0; }) &&
+         std::ranges::adjacent_find(rows, same_sequence) == rows.end();
 }
 
 // The first time, kernels are launched one by one, which tunes their GEMMs; the second time, they are captured.

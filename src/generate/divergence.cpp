@@ -22,8 +22,7 @@ double log_sum_exp(std::span<const float> logits, double largest) {
 void add_position(std::span<const float> reference, std::span<const float> model, Divergence& sum) {
   check_logits(reference);
   check_logits(model);
-  const auto top = std::max_element(reference.begin(), reference.end()),
-             model_top = std::max_element(model.begin(), model.end());
+  const auto top = std::ranges::max_element(reference), model_top = std::ranges::max_element(model);
   const double reference_sum = log_sum_exp(reference, *top), model_sum = log_sum_exp(model, *model_top);
   double kl = 0.0;
   for (size_t i = 0; i < reference.size(); ++i) {

@@ -22,10 +22,10 @@ class EndTokens {
  public:
   EndTokens() = default;
   explicit EndTokens(std::vector<int32_t> ids) : ids_(std::move(ids)) {
-    std::sort(ids_.begin(), ids_.end());
+    std::ranges::sort(ids_);
     ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
   }
-  bool contains(int32_t token) const { return std::binary_search(ids_.begin(), ids_.end(), token); }
+  bool contains(int32_t token) const { return std::ranges::binary_search(ids_, token); }
   bool empty() const { return ids_.empty(); }
   size_t size() const { return ids_.size(); }
   const std::vector<int32_t>& ids() const { return ids_; }  ///< ascending

@@ -57,9 +57,8 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
     context.synchronize();
     sum += loss;
     result.samples += std::min(batch, data.num_samples() - first);
-    result.tokens +=
-        static_cast<int64_t>(samples.targets.size()) -
-        std::count(samples.targets.begin(), samples.targets.end(), data::BatchSource::kIgnoredTarget);
+    result.tokens += static_cast<int64_t>(samples.targets.size()) -
+                     std::ranges::count(samples.targets, data::BatchSource::kIgnoredTarget);
     if (progress) progress(result.samples);
   }
   if (result.tokens == 0) user_error("--data: the dataset has no token to predict");

@@ -41,10 +41,9 @@ std::vector<kernels::DecodeMegakernel> PersistentDecoder::megakernels_of(
   logits.norm = output_layer.norm.megakernel_norm();
   logits.out = output_layer.logits;
   megakernels.back().gemms.push_back(with_residual(logits));
-  const bool possible =
-      std::all_of(megakernels.begin(), megakernels.end(), [&](const kernels::DecodeMegakernel& megakernel) {
-        return kernels::has_decode_megakernel(context, megakernel);
-      });
+  const bool possible = std::ranges::all_of(megakernels, [&](const kernels::DecodeMegakernel& megakernel) {
+    return kernels::has_decode_megakernel(context, megakernel);
+  });
   return possible ? megakernels : std::vector<kernels::DecodeMegakernel>{};
 }
 

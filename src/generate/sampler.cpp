@@ -29,7 +29,7 @@ LargestLogit largest_logit(std::span<const float> logits) {
 
 /// The first token with the largest logit.
 int32_t argmax(std::span<const float> logits, float largest) {
-  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
+  return static_cast<int32_t>(std::ranges::find(logits, largest) - logits.begin());
 }
 
 /// Keeps the k most probable tokens and those as probable as the k-th, sorted.
@@ -64,7 +64,7 @@ void penalize_repetitions(std::span<float> scores, double penalty,
   if (penalty == 1.0) return;
   std::vector<int32_t> tokens;
   for (const std::span<const int32_t> list : seen) tokens.insert(tokens.end(), list.begin(), list.end());
-  std::sort(tokens.begin(), tokens.end());
+  std::ranges::sort(tokens);
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   const auto factor = static_cast<float>(penalty);
   for (const int32_t token : tokens) {

@@ -60,7 +60,7 @@ std::string TextStream::bytes_of(int32_t token) {
   const std::string before = tokenizer_.decode(all.first(shown_)), after = tokenizer_.decode(all);
   const bool unfinished = after.ends_with(kReplacement) || !after.starts_with(before);
   if (unfinished && window_.size() - shown_ < kLongestCharacter) return {};
-  const auto [same, ignored] = std::mismatch(before.begin(), before.end(), after.begin(), after.end());
+  const auto [same, ignored] = std::ranges::mismatch(before, after);
   std::string added = after.substr(static_cast<size_t>(same - before.begin()));
   if (window_.size() > 2 * kWindow) window_.erase(window_.begin(), window_.end() - kWindow);
   shown_ = window_.size();

@@ -17,9 +17,7 @@ std::vector<MomentRuns> moment_runs(const ParameterStore& parameters) {
     const ParameterShard& shard = parameter.shard;
     if (!parameter.trainable) continue;
     for (const ParameterStore::ShardRange& range : parameters.shard_ranges(parameter)) {
-      const auto after = std::upper_bound(
-          segments.begin(), segments.end(), range.shard,
-          [](int64_t element, const parameters::Segment& segment) { return element < segment.shard; });
+      const auto after = std::ranges::upper_bound(segments, range.shard, {}, &parameters::Segment::shard);
       const auto segment = after - 1;
       for (const ParameterShard::Extent& extent : shard.extents(range.local, range.local + range.count)) {
         result[segment - segments.begin()].runs.push_back(

@@ -49,8 +49,7 @@ void Moments::plan(MemoryPlan& plan, Planned<Moments>& moments, const char* name
 
 int64_t Moments::offset_of(int64_t first, int64_t count) const {
   if (is_dense) return first;
-  const auto after = std::upper_bound(runs.begin(), runs.end(), first,
-                                      [](int64_t element, const Run& run) { return element < run.first; });
+  const auto after = std::ranges::upper_bound(runs, first, {}, &Run::first);
   if (after == runs.begin()) return -1;
   const Run& run = *(after - 1);
   return first + count <= run.first + run.count ? run.at + first - run.first : -1;

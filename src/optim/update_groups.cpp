@@ -20,7 +20,7 @@ void UpdateGroups::find_settings() {
       if (rules[r].lr_factor) own.lr_factor = static_cast<float>(*rules[r].lr_factor);
       if (rules[r].weight_decay) own.weight_decay = static_cast<float>(*rules[r].weight_decay);
     }
-    const auto found = std::find(settings_.begin(), settings_.end(), own);
+    const auto found = std::ranges::find(settings_, own);
     parameter.update_group = static_cast<uint8_t>(found - settings_.begin());
     if (found == settings_.end()) settings_.push_back(own);
     if (settings_.size() > static_cast<size_t>(kernels::kMaxAdamWGroups))

@@ -123,7 +123,7 @@ Groups Groups::no_communication(const ProcessGrid& grid, int rank, const Connect
 template <class Made>
 Groups Groups::unconnected(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
   Groups groups = make(grid, rank, [&](std::string name, std::vector<int> ranks, bool) {
-    const auto own = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+    const auto own = std::ranges::find(ranks, rank) - ranks.begin();
     return std::make_unique<Made>(std::move(name), std::move(ranks), static_cast<int>(own));
   });
   if (options.use_tensor_copy_engines && grid[Axis::tensor] > 1)

@@ -82,8 +82,7 @@ struct MpiCommunicator::Mpi {
 
 MpiCommunicator::MpiCommunicator(World& world, std::string name, std::vector<int> world_ranks)
     : Communicator(std::move(name), world_ranks,
-                   static_cast<int>(std::find(world_ranks.begin(), world_ranks.end(), world.rank()) -
-                                    world_ranks.begin())),
+                   static_cast<int>(std::ranges::find(world_ranks, world.rank()) - world_ranks.begin())),
       mpi_(std::make_unique<Mpi>()) {
   mpi_->comm = mpi_make_group(world_ranks);
 }

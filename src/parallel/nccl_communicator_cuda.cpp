@@ -74,7 +74,7 @@ class NcclCommunicator final : public Communicator {
 NcclCommunicator::NcclCommunicator(World& world, const Context& context, std::string name,
                                    const std::vector<int>& ranks, int max_ctas)
     : Communicator(std::move(name), ranks,
-                   static_cast<int>(std::find(ranks.begin(), ranks.end(), world.rank()) - ranks.begin())),
+                   static_cast<int>(std::ranges::find(ranks, world.rank()) - ranks.begin())),
       barrier_word_(context, sizeof(float)),
       flight_recorder_(context) {
   const Operation operation("connect", *this, context);

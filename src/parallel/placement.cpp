@@ -95,7 +95,7 @@ std::string line_of(const Placement& placement, size_t begin, size_t end) {
   std::vector<int> ranks;
   for (size_t host = begin; host < end; ++host)
     ranks.insert(ranks.end(), placement[host].ranks.begin(), placement[host].ranks.end());
-  std::sort(ranks.begin(), ranks.end());
+  std::ranges::sort(ranks);
   const std::string names =
       fmt::format("{} to {} ({} hosts)", first.name, placement[end - 1].name, end - begin);
   const std::string each = first.ranks.size() == 1 ? "1 rank" : fmt::format("{} ranks", first.ranks.size());
@@ -107,8 +107,7 @@ std::set<size_t> hosts_of(const Placement& placement, const std::vector<int>& ra
   std::set<size_t> found;
   for (size_t host = 0; host < placement.size(); ++host)
     for (const int rank : ranks)
-      if (std::binary_search(placement[host].ranks.begin(), placement[host].ranks.end(), rank))
-        found.insert(host);
+      if (std::ranges::binary_search(placement[host].ranks, rank)) found.insert(host);
   return found;
 }
 
@@ -125,8 +124,8 @@ constexpr LayerAxis kLayerAxes[] = {
 /// The remedy for groups that span hosts. `common` is the greatest common divisor of the hosts' numbers of ranks.
 std::string remedy(const Placement& placement, const ProcessGrid& grid, int common, const LayerAxis& along) {
   const int size = grid[along.axis], stride = grid.stride(along.axis);
-  const bool host_by_host = std::all_of(placement.begin(), placement.end(),
-                                        [](const HostPlacement& host) { return consecutive(host.ranks); });
+  const bool host_by_host =
+      std::ranges::all_of(placement, [](const HostPlacement& host) { return consecutive(host.ranks); });
   if (!host_by_host && common % (stride * size) == 0)
     return "start the ranks host by host (mpirun --map-by slot, srun --distribution=block)";
   return fmt::format("set parallel.{} to {}, which keeps a group on one host, and {}", axis_name(along.axis),

@@ -119,7 +119,7 @@ std::vector<int> ProcessGrid::ranks_along(EnumSet<Axis> axes, int rank) const {
 std::vector<int> ProcessGrid::members(const GroupRow& row, int rank) const {
   std::vector<int> ranks = ranks_along(row.axes, rank);
   if (row.select == nullptr) return ranks;
-  const auto own = std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  const auto own = std::ranges::lower_bound(ranks, rank) - ranks.begin();
   return row.select(*this, ranks, static_cast<size_t>(own));
 }
 

@@ -226,12 +226,12 @@ int64_t World::sum_i64(int64_t value, const Ranks& ranks) {
 
 int64_t World::max_i64(int64_t value, const Ranks& ranks) {
   const std::vector<int64_t> values = state_->gather_values("max", ranks, value);
-  return *std::max_element(values.begin(), values.end());
+  return *std::ranges::max_element(values);
 }
 
 int64_t World::min_i64(int64_t value, const Ranks& ranks) {
   const std::vector<int64_t> values = state_->gather_values("min", ranks, value);
-  return *std::min_element(values.begin(), values.end());
+  return *std::ranges::min_element(values);
 }
 
 double World::sum_f64(double value, const Ranks& ranks) {
@@ -241,7 +241,7 @@ double World::sum_f64(double value, const Ranks& ranks) {
 
 double World::max_f64(double value, const Ranks& ranks) {
   const std::vector<double> values = state_->gather_values("max", ranks, value);
-  return *std::max_element(values.begin(), values.end());
+  return *std::ranges::max_element(values);
 }
 
 std::string World::broadcast_string(const std::string& text, const Ranks& ranks, int root) {
@@ -256,7 +256,7 @@ std::vector<std::string> World::gather_strings(const std::string& text, const Ra
   // Texts are short, so they are padded to the length of the longest one.
   const auto length = static_cast<int64_t>(text.size());
   const std::vector<int64_t> lengths = state_->gather_values("gather", ranks, length);
-  const auto longest = static_cast<size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  const auto longest = static_cast<size_t>(*std::ranges::max_element(lengths));
   TE_CHECK(longest < size_t{1} << 30, "gather_strings with a text of {} bytes", longest);
   std::string padded = text;
   padded.resize(longest);

@@ -119,8 +119,7 @@ Tensor ParameterStore::part(const Tensor& flat, int64_t first, int64_t count) {
 }
 
 size_t ParameterStore::bucket_at(int64_t flat) const {
-  const auto found = std::upper_bound(buckets_.begin(), buckets_.end(), flat,
-                                      [](int64_t at, const Bucket& bucket) { return at < bucket.end; });
+  const auto found = std::ranges::upper_bound(buckets_, flat, {}, &Bucket::end);
   TE_CHECK(found != buckets_.end(), "element {} of {}", flat, flat_size_);
   return static_cast<size_t>(found - buckets_.begin());
 }

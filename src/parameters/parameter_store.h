@@ -206,7 +206,7 @@ struct StoreLayout {
   const ShardRank& of(GradientGroup group) const { return ranks[static_cast<size_t>(group)]; }
   /// True if a group has several ranks.
   bool divides() const {
-    return std::any_of(ranks.begin(), ranks.end(), [](const ShardRank& own) { return own.size > 1; });
+    return std::ranges::any_of(ranks, [](const ShardRank& own) { return own.size > 1; });
   }
 };
 

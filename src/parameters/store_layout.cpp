@@ -216,8 +216,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   for (const Bucket& region : regions()) lay_out(region);
   pass_order_.resize(buckets_.size());
   std::iota(pass_order_.begin(), pass_order_.end(), size_t{0});
-  std::sort(pass_order_.begin(), pass_order_.end(),
-            [&](size_t a, size_t b) { return bucket_ends_[a] < bucket_ends_[b]; });
+  std::ranges::sort(pass_order_, [&](size_t a, size_t b) { return bucket_ends_[a] < bucket_ends_[b]; });
   const int64_t num_bytes = lay_out_bytes();
   lay_out_slots();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});

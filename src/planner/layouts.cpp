@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "config/validate_device.h"
@@ -61,7 +60,7 @@ std::vector<config::ParallelConfig> transports(const config::ParallelConfig& lay
   std::vector<config::ParallelConfig> all{layout};
   for (const int64_t token_chunks : {layout.tensor, int64_t{2}}) {
     copying.tensor_overlap = token_chunks;
-    const bool there = std::any_of(all.begin(), all.end(), [&](const config::ParallelConfig& other) {
+    const bool there = std::ranges::any_of(all, [&](const config::ParallelConfig& other) {
       return other.tensor_copies() && other.tensor_overlap == token_chunks;
     });
     if (layout.tensor % token_chunks == 0 && token_chunks > 1 && !there) all.push_back(copying);
@@ -180,8 +179,8 @@ class Search {
       user_error("no layout of {} GPUs is valid for this config; reason for the last one tried: {}",
                  cluster.gpus, refusal_);
     if (result_.layouts.empty()) report_misfit();
-    std::stable_sort(result_.layouts.begin(), result_.layouts.end(),
-                     [](const Layout& a, const Layout& b) { return a.time.total() < b.time.total(); });
+    std::ranges::stable_sort(
+        result_.layouts, [](const Layout& a, const Layout& b) { return a.time.total() < b.time.total(); });
     add_own();
     return std::move(result_);
   }
@@ -233,8 +232,7 @@ class Search {
       if (const auto kept = with_kept_weights(way)) seconds = std::min(seconds, model_.min_seconds(*kept));
       candidates.emplace_back(seconds, std::move(way));
     }
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::ranges::stable_sort(candidates, [](const auto& a, const auto& b) { return a.first < b.first; });
     std::optional<Layout> best;
     for (const auto& [least, way] : candidates) {
       if (best && least >= best->time.total()) break;
@@ -291,7 +289,7 @@ class Search {
 }  // namespace
 
 int64_t SearchResult::configured_rank() const {
-  return 1 + std::count_if(layouts.begin(), layouts.end(), [&](const Layout& layout) {
+  return 1 + std::ranges::count_if(layouts, [&](const Layout& layout) {
            return configured && layout.time.total() < configured->time.total();
          });
 }

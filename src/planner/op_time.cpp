@@ -125,7 +125,7 @@ double attention_seconds(const OpCall& call, const Gpu& gpu) {
 double bandwidth_share(const OpCall& call, const Gpu& gpu) {
   const std::string_view name = call.name;
   const auto any_of = [&](std::initializer_list<std::string_view> names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
+    return std::ranges::find(names, name) != names.end();
   };
   if (any_of({"norm_forward", "norm_backward", "qk_norm_forward", "qk_norm_backward"})) return gpu.norm;
   if (any_of({"activation_forward", "activation_backward"})) return gpu.activation;

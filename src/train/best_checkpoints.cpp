@@ -72,8 +72,8 @@ std::vector<int64_t> BestCheckpoints::add(Validation& state, int64_t step, doubl
   // A run that was resumed before this step saves it again.
   std::erase_if(state.best, [&](const Validation::Best& item) { return item.step == step; });
   // On equal losses the earlier checkpoint comes first.
-  const auto place = std::find_if(state.best.begin(), state.best.end(),
-                                  [&](const Validation::Best& item) { return item.loss > loss; });
+  const auto place =
+      std::ranges::find_if(state.best, [&](const Validation::Best& item) { return item.loss > loss; });
   state.best.insert(place, {step, loss, extra});
   std::vector<int64_t> superfluous;
   while (static_cast<int64_t>(state.best.size()) > keep_) {

@@ -13,7 +13,7 @@ namespace te::train {
 namespace {
 
 bool is_among(const std::string& path, std::initializer_list<std::string_view> paths) {
-  return std::find(paths.begin(), paths.end(), path) != paths.end();
+  return std::ranges::find(paths, path) != paths.end();
 }
 
 bool changes_training(const std::string& path) {

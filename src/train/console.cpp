@@ -90,8 +90,7 @@ std::vector<Cell> fitting(std::vector<Cell> cells, int columns, int& gap) {
     int width = -1;
     for (const Cell& cell : cells) width += cell.width + 1;
     const int gaps = static_cast<int>(cells.size()) - 1;
-    const auto last = std::max_element(cells.begin(), cells.end(),
-                                       [](const Cell& a, const Cell& b) { return a.rank < b.rank; });
+    const auto last = std::ranges::max_element(cells, {}, &Cell::rank);
     if (width <= columns || last->rank == 0) {
       gap = width + gaps <= columns ? 2 : 1;
       return cells;
@@ -156,8 +155,8 @@ void Console::warn_of_saturation(int64_t step, const std::vector<Fp8Health>& fp8
   if (warned_of_ > 0 && records_ - warned_at_ < kRecords && worst.saturated < 10 * warned_of_) return;
   warned_of_ = worst.saturated;
   warned_at_ = records_;
-  const auto many = std::count_if(fp8.begin(), fp8.end(),
-                                  [](const Fp8Health& item) { return item.saturated >= kWarnSaturated; });
+  const auto many =
+      std::ranges::count_if(fp8, [](const Fp8Health& item) { return item.saturated >= kWarnSaturated; });
   log_warning("step {}: FP8 saturated {:.2g}% of the values of {} {} ({} of {} operands above {:g}%)", step,
               100 * worst.saturated, worst.name, role_name(worst.role), many, fp8.size(),
               100 * kWarnSaturated);

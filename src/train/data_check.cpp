@@ -92,9 +92,7 @@ std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int6
 void check_same_data(const std::string& checkpoint, const std::vector<checkpoint::Dataset>& saved,
                      const std::vector<checkpoint::Dataset>& now, bool refuse) {
   for (const checkpoint::Dataset& dataset : now) {
-    const auto before = std::find_if(saved.begin(), saved.end(), [&](const checkpoint::Dataset& other) {
-      return other.prefix == dataset.prefix;
-    });
+    const auto before = std::ranges::find(saved, dataset.prefix, &checkpoint::Dataset::prefix);
     if (before == saved.end() || content_of(*before) == content_of(dataset)) continue;
     const std::string difference =
         fmt::format("{}: {} is not the data of {} ({} then, {} now)", dataset.key, dataset.prefix, checkpoint,

@@ -136,7 +136,7 @@ ProtoMessage histogram_value(std::string_view tag, const std::vector<double>& va
                [](double v) { return std::isfinite(v); });
   double low = 0, high = 0, sum = 0, squares = 0;
   if (!finite.empty()) {
-    const auto [min, max] = std::minmax_element(finite.begin(), finite.end());
+    const auto [min, max] = std::ranges::minmax_element(finite);
     low = *min, high = *max;
   }
   const size_t buckets = high > low ? 30 : 1;
@@ -173,7 +173,7 @@ std::vector<fs::path> event_files(const fs::path& directory) {
     const std::string name = entry.path().filename();
     if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) files.push_back(entry.path());
   }
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 

@@ -67,8 +67,8 @@ std::vector<Group> groups_of(const Fp8Statistics& statistics) {
 /// The recipe of an override rule if it was measured, else the reference; delayed is never measured.
 std::string_view recipe_that_was_tried(const Group& group, config::Fp8Recipe wanted,
                                        config::Fp8Recipe reference) {
-  const bool tried = std::any_of(group.what_if.begin(), group.what_if.end(),
-                                 [&](const auto* s) { return s->recipe == config::to_string(wanted); });
+  const bool tried = std::ranges::any_of(
+      group.what_if, [&](const auto* s) { return s->recipe == config::to_string(wanted); });
   return config::to_string(tried ? wanted : reference);
 }
 
@@ -141,9 +141,9 @@ void sort_worst_first(std::vector<InspectedQuantization>& inspected, const Quant
     return std::pair(!harmful(entry.own, entry.operand.format, limits),
                      -shortfall_db(entry.own, entry.operand.format));
   };
-  std::stable_sort(
-      inspected.begin(), inspected.end(),
-      [&](const InspectedQuantization& a, const InspectedQuantization& b) { return key(a) < key(b); });
+  std::ranges::stable_sort(inspected, [&](const InspectedQuantization& a, const InspectedQuantization& b) {
+    return key(a) < key(b);
+  });
 }
 
 std::string quantization_table(const std::vector<InspectedQuantization>& inspected, size_t rows,

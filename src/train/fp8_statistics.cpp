@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <map>
-#include <tuple>
 
 #include "core/json.h"
 #include "train/json_number.h"
@@ -52,8 +51,7 @@ void add_operand(Fp8Statistics& all, std::map<std::string, size_t>& index, const
 void add_alignment(Fp8Statistics& all, const json& item) {
   const LayerAlignment part{item[0].get<int64_t>(), item[1].get<double>(), item[2].get<double>(),
                             item[3].get<int64_t>()};
-  const auto found = std::find_if(all.swiglu.begin(), all.swiglu.end(),
-                                  [&](const LayerAlignment& layer) { return layer.layer == part.layer; });
+  const auto found = std::ranges::find(all.swiglu, part.layer, &LayerAlignment::layer);
   if (found == all.swiglu.end()) return all.swiglu.push_back(part);
   const auto a = static_cast<double>(found->channels), b = static_cast<double>(part.channels);
   found->mean = (found->mean * a + part.mean * b) / (a + b);

@@ -47,7 +47,7 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, const
     all.emplace_back((grads + plan.bytes(MemoryKind::parameters) + base) / data_ranks * (data_ranks - 1),
                      "parallel.shard: parameters");
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;
   for (const auto& [bytes, remedy] : all)
     if (bytes > plan.total_bytes() / 50) text += remedy + "; ";

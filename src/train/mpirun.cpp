@@ -145,8 +145,7 @@ void act() {
   if (const int rank = ended_rank(); rank >= 0) {
     told->over = 1;
     restore_default_signals();
-    const auto speaker =
-        std::find_if(peers.begin(), peers.end(), [&](auto& peer) { return peer.first != rank; });
+    const auto speaker = std::ranges::find_if(peers, [&](auto& peer) { return peer.first != rank; });
     if (speaker->second != ::getpid()) return;
     const std::string text = fmt::format(
         "te-train: rank {} has ended, so the job ends: the current step is lost and no checkpoint is saved; "
@@ -200,7 +199,7 @@ Mpirun parent_mpirun() {
     if (open == std::string::npos || close == std::string::npos || close + 4 >= stat.size()) return {};
     std::string name = stat.substr(open + 1, close - open - 1);
     name.resize(std::min(name.size(), name.find('.')));  // Debian: mpirun.openmpi
-    const auto found = std::find(kNames.begin(), kNames.end(), name);
+    const auto found = std::ranges::find(kNames, name);
     if (found != kNames.end())
       return {process, name.starts_with("prte"), found - kNames.begin() >= kLaunchers};
     process = static_cast<pid_t>(std::strtol(stat.c_str() + close + 4, nullptr, 10));

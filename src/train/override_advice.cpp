@@ -49,8 +49,8 @@ Choice choose(const Inspected& inspected, const config::LinearPrecision& linear,
   Choice choice;
   Inspected left = harmful_quantizations(inspected, "", limits);
   for (const std::string& recipe : recipes) {
-    const bool tried = std::all_of(inspected.begin(), inspected.end(),
-                                   [&](const auto* entry) { return under(*entry, recipe); });
+    const bool tried =
+        std::ranges::all_of(inspected, [&](const auto* entry) { return under(*entry, recipe); });
     if (left.empty() || !tried || recipe == inspected.front()->recipe) continue;
     Inspected then = harmful_quantizations(inspected, recipe, limits);
     if (then.size() >= left.size()) continue;
@@ -127,8 +127,8 @@ std::string yaml_of(const std::vector<std::string>& lines, const config::Precisi
 double worst_under(const Inspected& inspected, const Choice& choice) {
   double worst = std::numeric_limits<double>::infinity();
   for (const InspectedQuantization* entry : inspected) {
-    const bool read = std::any_of(entry->gemms.begin(), entry->gemms.end(),
-                                  [&](const std::string& gemm) { return !choice.bf16.contains(gemm); });
+    const bool read = std::ranges::any_of(
+        entry->gemms, [&](const std::string& gemm) { return !choice.bf16.contains(gemm); });
     if (read) worst = std::fmin(worst, under(*entry, choice.recipe)->sqnr_db);
   }
   return worst;

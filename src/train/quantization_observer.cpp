@@ -70,8 +70,7 @@ void QuantizationObserver::plan(MemoryPlan& plan, const std::vector<std::string>
   add(scratch_, "fp8.statistics_parts", DType::u8, {kernels::tensor_stats_scratch_bytes()});
   add(current_amax_, "fp8.statistics_amax", DType::f32, {1});
   add(scale_, "fp8.statistics_scale", DType::f32, {1});
-  if (std::none_of(variants_.begin(), variants_.end(),
-                   [](const Variant& variant) { return variant.emulation != nullptr; }))
+  if (std::ranges::none_of(variants_, [](const Variant& variant) { return variant.emulation != nullptr; }))
     return;
   add(dequantized_, "fp8.statistics_values", config::dtype_of(precision_.dtype), {recipe_.largest_operand()});
   add(counters_, "fp8.statistics_counters", DType::u8, {static_cast<int64_t>(sizeof(kernels::Fp8Counters))});

@@ -22,7 +22,7 @@ void RemainingTime::add(Recent& recent, double seconds) {
 double RemainingTime::typical(const Recent& recent) {
   if (recent.empty()) return 0;
   std::vector<double> sorted(recent.begin(), recent.end());
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   const size_t out = (sorted.size() + 5) / 8;  // with three values, one at each end
   const auto begin = sorted.begin() + static_cast<std::ptrdiff_t>(out),
              end = sorted.end() - (begin - sorted.begin());

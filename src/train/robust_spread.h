@@ -12,7 +12,7 @@ namespace te::train {
 /// The mean of the middle two for an even count; 0 for an empty vector.
 inline double median_of(std::vector<double> values) {
   if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const size_t n = values.size();
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }

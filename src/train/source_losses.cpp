@@ -9,7 +9,7 @@ namespace te::train {
 
 SourceLosses::SourceLosses(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    const auto found = std::find(names_.begin(), names_.end(), name);
+    const auto found = std::ranges::find(names_, name);
     place_.push_back(static_cast<size_t>(found - names_.begin()));
     if (found == names_.end()) names_.push_back(name);
   }
@@ -38,7 +38,7 @@ std::vector<SourceLoss> SourceLosses::take(parallel::World& world) {
 }
 
 void SourceLosses::clear() {
-  std::fill(sums_.begin(), sums_.end(), Sum{});
+  std::ranges::fill(sums_, Sum{});
 }
 
 }  // namespace te::train

@@ -346,8 +346,7 @@ std::string_view kernel_text(kernels::GemmKernels kernels) {
 }
 
 bool uses_one_kernel(const std::vector<GemmUse>& uses) {
-  return std::all_of(uses.begin(), uses.end(),
-                     [&](const GemmUse& use) { return use.kernels == uses.front().kernels; });
+  return std::ranges::all_of(uses, [&](const GemmUse& use) { return use.kernels == uses.front().kernels; });
 }
 
 /// "fprop K1 (linear_fc1), K2 (linear_qkv); dgrad K2", or "K2" if all passes have the same kernels.

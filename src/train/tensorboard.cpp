@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace te::train {
@@ -20,7 +19,7 @@ using Values = std::vector<ProtoMessage>;
 std::string tag_of(const std::string& key) {
   constexpr std::array<std::string_view, 4> kSpeed = {"tokens_per_s", "step_ms", "tflops", "speed_of_light"};
   constexpr std::string_view kValid = "valid_";
-  if (std::find(kSpeed.begin(), kSpeed.end(), key) != kSpeed.end()) return "perf/" + key;
+  if (std::ranges::find(kSpeed, key) != kSpeed.end()) return "perf/" + key;
   return key.starts_with(kValid) ? "valid/" + key.substr(kValid.size()) : "train/" + key;
 }
 

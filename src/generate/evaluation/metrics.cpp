@@ -114,7 +114,7 @@ int64_t chosen(const DocumentScores& scores) {
   const auto less = [](const RequestScore& a, const RequestScore& b) {
     return a.log_probability < b.log_probability;
   };
-  return std::max_element(scores.begin(), scores.end(), less) - scores.begin();
+  return std::ranges::max_element(scores, less) - scores.begin();
 }
 
 int64_t chosen_by_character(const DocumentScores& scores, const std::vector<int64_t>& lengths) {

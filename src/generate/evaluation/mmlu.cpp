@@ -132,8 +132,7 @@ std::vector<std::string> mmlu_tasks(const std::string& name) {
 Task read_mmlu(const std::string& name, const fs::path& data, int64_t num_fewshot) {
   const std::string subject = name.substr(kPrefix.size());
   const auto& all = mmlu_subjects();
-  const auto known =
-      std::find_if(all.begin(), all.end(), [&](const MmluSubject& s) { return s.name == subject; });
+  const auto known = std::ranges::find(all, subject, &MmluSubject::name);
   TE_CHECK(known != all.end(), "mmlu has no subject {}", subject);
   Task task{.name = name, .acc_norm = false, .num_fewshot = num_fewshot, .group = known->group};
   std::string context = "The following are multiple choice questions (with answers) about " +

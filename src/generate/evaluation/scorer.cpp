@@ -138,8 +138,8 @@ std::vector<std::vector<RequestScore>> score_groups(Decoder& decoder, const Cont
   // Longest first, so that a cache that is too small fails immediately and progress is not overestimated.
   std::vector<size_t> order(groups.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return longest(groups[a]) > longest(groups[b]); });
+  std::ranges::stable_sort(order,
+                           [&](size_t a, size_t b) { return longest(groups[a]) > longest(groups[b]); });
   std::vector<std::vector<RequestScore>> scores(groups.size());
   int64_t number = 0;
   for (size_t first = 0; first < order.size(); ++number) {

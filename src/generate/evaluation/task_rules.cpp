@@ -63,7 +63,7 @@ LabeledChoices labeled_choices(const RecordFields& fields) {
 Document labeled_question(const RecordFields& fields, const std::string& context,
                           const LabeledChoices& choices) {
   const std::string key(python::lstrip(fields.text("answerKey")));
-  const auto right = std::find(choices.labels.begin(), choices.labels.end(), key);
+  const auto right = std::ranges::find(choices.labels, key);
   if (right == choices.labels.end()) fields.refuse("answerKey", "must be the label of a choice");
   return multiple_choice(context, choices.texts, right - choices.labels.begin());
 }
@@ -184,8 +184,7 @@ const std::vector<TaskRule>& task_rules() {
 
 const TaskRule* find_task_rule(const std::string& name) {
   const auto& rules = task_rules();
-  const auto found =
-      std::find_if(rules.begin(), rules.end(), [&](const TaskRule& rule) { return rule.name == name; });
+  const auto found = std::ranges::find(rules, name, &TaskRule::name);
   return found == rules.end() ? nullptr : &*found;
 }
 

@@ -75,7 +75,7 @@ std::vector<int64_t> rows_by_token(const EmbeddingBackward& args) {
     const int64_t token = tokens[r] - args.first_token;
     if (token >= 0 && token < args.dtable.dim(0)) order.push_back(r);
   }
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tokens[a] < tokens[b]; });
+  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return tokens[a] < tokens[b]; });
   return order;
 }
 
@@ -113,7 +113,7 @@ void backward_positions_cpu(const EmbeddingBackward& args) {
     std::vector<float> sum(static_cast<size_t>(hidden));
 #pragma omp for schedule(static)
     for (int64_t s = 0; s < args.seq; ++s) {
-      std::fill(sum.begin(), sum.end(), 0.0f);
+      std::ranges::fill(sum, 0.0f);
       for (int64_t r = s; r < rows; r += args.seq)
         for (int64_t c = 0; c < hidden; ++c) sum[static_cast<size_t>(c)] += to_float(dout[r * hidden + c]);
       Grad* target = args.dpositions.as<Grad>() + s * hidden;

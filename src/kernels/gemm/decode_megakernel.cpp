@@ -47,8 +47,7 @@ bool has_decode_megakernel(const Context& context, const DecodeMegakernel& megak
     return false;
   const int64_t rows = gemms.front().x.rows();
   if (rows == 0 || rows > kFewRows) return false;
-  if (!std::all_of(gemms.begin(), gemms.end(), [&](const MegakernelGemm& gemm) { return fits(gemm, rows); }))
-    return false;
+  if (!std::ranges::all_of(gemms, [&](const MegakernelGemm& gemm) { return fits(gemm, rows); })) return false;
 #ifdef TE_WITH_SM90A
   return cuda::has_decode_megakernel(megakernel);
 #else

@@ -114,7 +114,7 @@ void race_under_load(Stopwatch& watch, float about_ms, std::vector<std::pair<flo
       watch.measure(launches(kSettleMs), i, run);
       ms += watch.measure(launches(kLoadedMs), i, run) / kLoadedRounds;
     }
-    std::reverse(candidates.begin(), candidates.end());
+    std::ranges::reverse(candidates);
   }
 }
 
@@ -138,13 +138,13 @@ int fastest_candidate(cudaStream_t stream, int count, const TuneOptions& options
   Stopwatch watch(stream, other_data);
   const std::vector<std::pair<float, int>> tried = try_all(watch, count, options.budget_ms, run);
   if (tried.empty()) return 0;
-  const float limit = (options.under_load ? kNearTheBestUnderLoad : kNearTheBest) *
-                      std::min_element(tried.begin(), tried.end())->first;
+  const float limit =
+      (options.under_load ? kNearTheBestUnderLoad : kNearTheBest) * std::ranges::min_element(tried)->first;
   std::vector<std::pair<float, int>> best;
   for (const auto& [ms, i] : tried)
     if (ms <= limit || i == 0) best.emplace_back(0.0f, i);
   options.under_load ? race_under_load(watch, limit, best, run) : race(watch, limit, best, run);
-  const auto winner = std::min_element(best.begin(), best.end());
+  const auto winner = std::ranges::min_element(best);
   const bool first_runs = best.front().second == 0;
   return first_runs && winner->first >= kClearlyFaster * best.front().first ? 0 : winner->second;
 }

@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 7> kActionNames = {
 class Slots {
  public:
   int take() {
-    const auto free = std::find(taken_.begin(), taken_.end(), false);
+    const auto free = std::ranges::find(taken_, false);
     const auto slot = static_cast<int>(free - taken_.begin());
     if (free == taken_.end()) {
       taken_.push_back(true);

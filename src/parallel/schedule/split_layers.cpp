@@ -14,9 +14,8 @@ namespace {
 std::vector<int> middle_first(int count) {
   std::vector<int> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [count](int a, int b) {
-    return std::abs(2 * a - (count - 1)) < std::abs(2 * b - (count - 1));
-  });
+  std::ranges::stable_sort(
+      order, [count](int a, int b) { return std::abs(2 * a - (count - 1)) < std::abs(2 * b - (count - 1)); });
   return order;
 }
 
@@ -37,7 +36,7 @@ std::vector<std::pair<int, int>> split_layers(int layers, int stages, int chunks
   std::vector<int> counts(static_cast<size_t>(global_chunks), layers / global_chunks);
   for (int extra = 0; extra < layers % global_chunks; ++extra) {
     const int stage = stage_order[static_cast<size_t>(extra % stages)];
-    const auto global_chunk = std::find_if(chunk_order.begin(), chunk_order.end(), [&](int g) {
+    const auto global_chunk = std::ranges::find_if(chunk_order, [&](int g) {
       return g % stages == stage && counts[static_cast<size_t>(g)] == layers / global_chunks;
     });
     ++counts[static_cast<size_t>(*global_chunk)];

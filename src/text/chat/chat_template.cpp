@@ -95,7 +95,7 @@ ChatTemplate::Line ChatTemplate::parse_line(const std::string& place, std::strin
     }
   }
   const auto count = [&](Kind kind) {
-    return std::count_if(line.begin(), line.end(), [&](const Part& part) { return part.kind == kind; });
+    return std::ranges::count_if(line, [&](const Part& part) { return part.kind == kind; });
   };
   if (count(Kind::kContent) != (role == "begin" ? 0 : 1)) {
     user_error("{}: `{}` must have {} {{content}}", place, role, role == "begin" ? "no" : "one");
@@ -116,7 +116,7 @@ void ChatTemplate::check(const std::string& place) {
       user_error("{}: has no line `{}:`; every chat template needs one", place, role);
   }
   const auto has = [&](const Line& line, Kind kind) {
-    return std::any_of(line.begin(), line.end(), [&](const Part& part) { return part.kind == kind; });
+    return std::ranges::any_of(line, [&](const Part& part) { return part.kind == kind; });
   };
   system_inside_user_ = has(lines_.at("user"), Kind::kSystem);
   const auto with_context = lines_.find("user_with_context");
@@ -130,10 +130,7 @@ void ChatTemplate::check(const std::string& place) {
     user_error("{}: user has {{system}}, but there is no line `system:`", place);
   }
   const Line& assistant = lines_.at("assistant");
-  const auto at = [&](Kind kind) {
-    return std::find_if(assistant.begin(), assistant.end(),
-                        [&](const Part& part) { return part.kind == kind; });
-  };
+  const auto at = [&](Kind kind) { return std::ranges::find(assistant, kind, &Part::kind); };
   if (at(Kind::kStop) < at(Kind::kContent)) user_error("{}: {{stop}} comes before {{content}}", place);
 }
 
@@ -141,7 +138,7 @@ std::vector<std::string> ChatTemplate::token_names() const {
   std::vector<std::string> names;
   for (const auto& [role, line] : lines_) {
     for (const Part& part : line) {
-      const bool known = std::find(names.begin(), names.end(), part.text) != names.end();
+      const bool known = std::ranges::find(names, part.text) != names.end();
       if (part.kind == Kind::kToken && !known) names.push_back(part.text);
     }
   }

@@ -73,9 +73,8 @@ ChatTurns::Units ChatTurns::read_units(const JsonReader& json) {
   for (size_t i = 0; i < units.size(); ++i) {
     const JsonReader list = json.at(kNames[i]);
     for (size_t k = 0; k < list.array().size(); ++k) units[i].push_back(read_part(list.element(k)));
-    const bool has_user = std::any_of(units[i].begin(), units[i].end(), [](const Part& part) {
-      return part.is_message && part.text == "user";
-    });
+    const bool has_user = std::ranges::any_of(
+        units[i], [](const Part& part) { return part.is_message && part.text == "user"; });
     if (!has_user) list.fail("has no user message; run scripts/chat_turns.py again");
   }
   return units;

@@ -80,7 +80,7 @@ void note_ignored(const json& object, const std::string& prefix, std::initialize
                   std::set<std::string>* ignored) {
   if (ignored == nullptr) return;
   for (const auto& item : object.items()) {
-    const bool is_used = std::any_of(used.begin(), used.end(), [&](std::string_view name) {
+    const bool is_used = std::ranges::any_of(used, [&](std::string_view name) {
       return name == item.key() || name.substr(0, name.find('.')) == item.key();
     });
     if (!is_used && !is_empty(item.value())) ignored->insert(prefix + item.key());

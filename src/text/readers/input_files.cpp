@@ -65,7 +65,7 @@ void list_folder(const std::string& folder, InputFiles& files) {
   }
   if (error) user_error("{}: cannot be listed ({}); correct --input", folder, error.message());
   if (found.empty()) user_error("{}: contains no text file; correct --input", folder);
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found);
   files.paths.insert(files.paths.end(), found.begin(), found.end());
 }
 

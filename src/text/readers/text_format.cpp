@@ -74,8 +74,7 @@ TextFormat format_of_name(const std::string& path) {
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   name = without_compression_suffix(name);
   const auto is_one_of = [&](std::initializer_list<const char*> suffixes) {
-    return std::any_of(suffixes.begin(), suffixes.end(),
-                       [&](const char* suffix) { return name.ends_with(suffix); });
+    return std::ranges::any_of(suffixes, [&](const char* suffix) { return name.ends_with(suffix); });
   };
   if (is_one_of({".jsonl", ".jsonlines", ".ndjson"})) return TextFormat::kJsonl;
   if (is_one_of({".json"})) return TextFormat::kJson;

@@ -33,7 +33,7 @@ void AddedTokenFinder::build() {
   for (Entry& entry : entries_) by_text.try_emplace(std::move(entry.text), entry.token);
   entries_.clear();
   for (const auto& [text, token] : by_text) entries_.push_back({text, token});
-  if (std::count(first_bytes_.begin(), first_bytes_.end(), true) == 1) {
+  if (std::ranges::count(first_bytes_, true) == 1) {
     only_first_byte_ = static_cast<uint8_t>(entries_.front().text[0]);
   }
 }

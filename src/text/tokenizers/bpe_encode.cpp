@@ -132,7 +132,7 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
     word.remove_prefix(length);
     if (id >= 0) {
       add_known(id);
-    } else if (!byte_level_ && byte_fallback_ && std::all_of(bytes.begin(), bytes.end(), [this](char c) {
+    } else if (!byte_level_ && byte_fallback_ && std::ranges::all_of(bytes, [this](char c) {
                  return byte_ids_[static_cast<uint8_t>(c)] >= 0;
                })) {
       // Like the reference, keep a pending unknown token pending here.
@@ -202,14 +202,14 @@ void BpeModel::merge_long(std::vector<Symbol>& symbols, std::vector<uint64_t>& h
   for (size_t i = 0; i < symbols.size(); ++i) {
     if (symbols[i].rank != kNoRank) heap.push_back(entry(static_cast<int32_t>(i)));
   }
-  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+  std::ranges::make_heap(heap, std::greater<>());
   const auto push = [&](int32_t at) {
     if (at < 0 || symbols[static_cast<size_t>(at)].rank == kNoRank) return;
     heap.push_back(entry(at));
-    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    std::ranges::push_heap(heap, std::greater<>());
   };
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    std::ranges::pop_heap(heap, std::greater<>());
     const uint64_t top = heap.back();
     heap.pop_back();
     const auto at = static_cast<int32_t>(top & 0xFFFFFFFF);

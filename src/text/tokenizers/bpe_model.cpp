@@ -111,7 +111,7 @@ void BpeModel::index_units(const BpeSpec& spec, const std::string& where) {
 
 void BpeModel::index_pairs() {
   if (byte_level_ || ignore_merges_) return;
-  const bool all_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
+  const bool all_bytes = std::ranges::find(byte_ids_, -1) == byte_ids_.end();
   // Splitting a word is not possible if unknown tokens can be fused or stay pending across the split, or if there is no
   // unknown token, because merges then apply across dropped characters.
   if (byte_fallback_ ? !all_bytes : (fuse_unk_ || unk_ < 0)) return;

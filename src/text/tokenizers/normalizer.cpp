@@ -66,8 +66,7 @@ void Normalizer::apply(std::string& text, std::string& spare, PatternWorkspace& 
 }
 
 bool Normalizer::keeps_start(std::string_view space) const {
-  return std::all_of(steps_.begin(), steps_.end(),
-                     [&](const NormalizerStepPtr& step) { return step->keeps_start(space); });
+  return std::ranges::all_of(steps_, [&](const NormalizerStepPtr& step) { return step->keeps_start(space); });
 }
 
 }  // namespace te::text

@@ -272,7 +272,7 @@ class Translator {
     if (whole && at_ != 0) return false;  // elsewhere its scope differs between the two
     const size_t minus = std::min(flags.find('-'), flags.size()), i = flags.rfind('i');
     const bool ignores = i == std::string::npos ? caseless() : i < minus;
-    std::replace(flags.begin(), flags.end(), 'm', 's');
+    std::ranges::replace(flags, 'm', 's');
     result_ += fmt::format("(?{}{}", flags, regex_[end]);
     at_ = end + 1;
     if (whole) {

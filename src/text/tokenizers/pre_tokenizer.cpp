@@ -89,8 +89,7 @@ void PreTokenizer::add_part(const std::string& type, const JsonReader& json) {
 }
 
 std::optional<std::string_view> PreTokenizer::space_at_start() const {
-  const auto found = std::find_if(steps_.begin(), steps_.end(),
-                                  [](const Step& step) { return step.prepend == Prepend::kFirst; });
+  const auto found = std::ranges::find(steps_, Prepend::kFirst, &Step::prepend);
   if (found == steps_.end()) return {};
   return found->space;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string_view>
@@ -168,7 +169,7 @@ bool is_plain(const Model& model) {
       return false;
     }
   }
-  return bytes == 256 && std::all_of(model.pieces.begin(), model.pieces.end(), [&](const Piece& piece) {
+  return bytes == 256 && std::ranges::all_of(model.pieces, [&](const Piece& piece) {
            if (piece.type != kNormalPiece) return true;
            size_t begin = 0;
            bool known = true;
@@ -202,7 +203,7 @@ void add_merges(const Model& model, BpeSpec& spec) {
       if (scores.count(left) > 0 && scores.count(right) > 0) pairs.push_back({pair_score, left, right});
     });
   }
-  std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.score > b.score; });
+  std::ranges::sort(pairs, std::greater<>(), &Pair::score);
   for (size_t i = 0; i < pairs.size(); ++i) {
     const bool same = i > 0 && pairs[i].score == pairs[i - 1].score;
     spec.merges.emplace_back(pairs[i].left, pairs[i].right);

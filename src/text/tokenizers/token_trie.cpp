@@ -7,8 +7,7 @@
 namespace te::text {
 
 TokenTrie::TokenTrie(std::vector<std::pair<std::string_view, int32_t>> tokens) {
-  std::stable_sort(tokens.begin(), tokens.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(tokens, [](const auto& a, const auto& b) { return a.first < b.first; });
   // Tokens [begin, end) have the same first `depth` bytes, which lead to `node` (-1: the root).
   struct Range {
     size_t begin, end, depth;

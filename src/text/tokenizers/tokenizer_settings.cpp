@@ -119,7 +119,7 @@ class SettingsReader {
     }
     // A tokenizer_config.json can name more tokens, such as image_token.
     for (const auto& [key, value] : json.object()) {
-      const bool other = std::find(kNamedTokens.begin(), kNamedTokens.end(), key) == kNamedTokens.end();
+      const bool other = std::ranges::find(kNamedTokens, key) == kNamedTokens.end();
       if (!key.ends_with("_token") || !other || !(value.is_string() || value.is_object())) continue;
       add_more(json.at(key), true);
     }
@@ -136,8 +136,8 @@ class SettingsReader {
   void add_more(const JsonReader& json, bool gets_no_id = false) {
     AddedToken token = read_special_token(json);
     token.gets_no_id = gets_no_id;
-    const bool known = std::any_of(more_.begin(), more_.end(),
-                                   [&](const AddedToken& other) { return other.content == token.content; });
+    const bool known =
+        std::ranges::any_of(more_, [&](const AddedToken& other) { return other.content == token.content; });
     if (!known) more_.push_back(token);
   }
 
@@ -162,14 +162,12 @@ class SettingsReader {
   /// Marks the tokens that a key names as special, independent of the table of added tokens.
   void finish_added(bool decoder) {
     for (AddedToken& token : result_.added) {
-      const bool special =
-          std::any_of(result_.named.begin(), result_.named.end(),
-                      [&](const AddedToken& named) { return named.content == token.content; });
+      const bool special = std::ranges::any_of(
+          result_.named, [&](const AddedToken& named) { return named.content == token.content; });
       token.special = token.special || special;
       if (!decoder) token.normalized = !special;
     }
-    std::sort(result_.added.begin(), result_.added.end(),
-              [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+    std::ranges::sort(result_.added, {}, &AddedToken::id);
   }
 
   void choose_class(const JsonReader& json) {
@@ -215,7 +213,7 @@ TokenizerSettings read_tokenizer_settings(const std::string& folder, const std::
 
 std::vector<AddedToken> merge_added_tokens(std::vector<AddedToken> own, const TokenizerSettings& settings,
                                            const std::string& where) {
-  const auto find = [&](auto same) { return std::find_if(own.begin(), own.end(), same); };
+  const auto find = [&](auto same) { return std::ranges::find_if(own, same); };
   for (const AddedToken& token : settings.added) {
     if (settings.older_files &&
         find([&](const AddedToken& other) { return other.id == token.id; }) != own.end())

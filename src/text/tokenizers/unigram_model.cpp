@@ -118,8 +118,8 @@ void UnigramModel::encode_uncached(std::string_view word, std::vector<ModelWorks
 
 void UnigramModel::add_unknown(std::string_view text, std::vector<int32_t>& tokens) const {
   if (const auto id = vocabulary_.find(text)) return tokens.push_back(*id);
-  const bool all = std::all_of(text.begin(), text.end(),
-                               [this](char c) { return byte_ids_[static_cast<uint8_t>(c)] >= 0; });
+  const bool all =
+      std::ranges::all_of(text, [this](char c) { return byte_ids_[static_cast<uint8_t>(c)] >= 0; });
   if (!all) return tokens.push_back(unk_);
   for (const char c : text) tokens.push_back(byte_ids_[static_cast<uint8_t>(c)]);
 }

@@ -1,12 +1,12 @@
 #include "bench/decode.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <vector>
 
 #include "bench/session.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/float_types.h"
 #include "core/memory_bandwidth.h"
@@ -102,10 +102,9 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   append(0, options.prompt);
   int64_t at = options.prompt;
   for (; at < options.prompt + kWarmupTokens; ++at) append(at, 1);
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_seconds();
   for (; at < length; ++at) append(at, 1);
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  return {spent.count() / static_cast<double>(options.tokens), decoder.weight_bytes(),
+  return {(now_seconds() - start) / static_cast<double>(options.tokens), decoder.weight_bytes(),
           decoder.megakernel_passes() > 0};
 }
 

@@ -12,6 +12,7 @@
 #include "bench/session.h"
 #include "common/text.h"
 #include "config/validate_device.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/mlp.h"
@@ -191,7 +192,8 @@ class Layer {
   bool has_previous_layer_ = false;
 };
 
-constexpr std::chrono::seconds kCoolDown{3}, kWarmupTime{2};
+constexpr std::chrono::seconds kCoolDown{3};
+constexpr double kWarmupSeconds = 2;
 
 /// Lets a GPU cool down, so that it starts at its highest clock.
 void cool_down(const Context& context) {
@@ -201,11 +203,8 @@ void cool_down(const Context& context) {
 /// Keeps the GPU busy until power and clock are those of training. All ranks make the same number of calls, because
 /// these may communicate.
 void warm_up(const Context& context, parallel::World& world, const std::function<void()>& call) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto spent = [&] {
-    return world.max_f64(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  };
-  while (context.is_cuda() && spent() < std::chrono::duration<double>(kWarmupTime).count()) {
+  const double start = now_seconds();
+  while (context.is_cuda() && world.max_f64(now_seconds() - start) < kWarmupSeconds) {
     for (int i = 0; i < 10; ++i) call();
     context.synchronize();
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <map>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "bench/overlap.h"
 #include "bench/rates.h"
 #include "bench/session.h"
+#include "core/clock.h"
 #include "core/gpu_models.h"
 #include "core/profile.h"
 #include "cost/op_cost.h"
@@ -48,7 +48,7 @@ class Clock {
       return used_++;
     }
 #endif
-    times_.push_back(std::chrono::steady_clock::now());
+    times_.push_back(now_seconds());
     return times_.size() - 1;
   }
 
@@ -63,7 +63,7 @@ class Clock {
       return ms;
     }
 #endif
-    return std::chrono::duration<double, std::milli>(times_[to] - times_[from]).count();
+    return (times_[to] - times_[from]) * 1e3;
   }
 
   void restart() {
@@ -76,7 +76,7 @@ class Clock {
   std::vector<cudaEvent_t> events_;
 #endif
   size_t used_ = 0;
-  std::vector<std::chrono::steady_clock::time_point> times_;
+  std::vector<double> times_;
 };
 
 /// Records every operation of a run.

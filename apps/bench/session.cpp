@@ -1,13 +1,13 @@
 #include "bench/session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <string>
 
 #include "common/output_file.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/float_types.h"
 #include "core/random.h"
@@ -55,10 +55,9 @@ std::vector<double> times_on_cpu(int repeats, const std::function<void()>& call,
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
     prepare();
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     call();
-    times.push_back(
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    times.push_back((now_seconds() - begin) * 1e3);
   }
   return times;
 }

@@ -1,7 +1,6 @@
 #include "bench/step.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 #include "bench/session.h"
 #include "config/config.h"
 #include "config/validate_device.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "data/sampler.h"
 #include "parallel/watchdog.h"
@@ -40,10 +40,6 @@ struct StepOptions {
 
   bool profiles() const { return profile || !timeline.empty(); }
 };
-
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// Results of the steps of one config.
 struct Measured {
@@ -127,17 +123,16 @@ void tune(config::Config config, const Context& context, const parallel::Groups&
 
 /// Runs and times the steps. The model's memory is freed on return.
 Measured measure(const StepOptions& options, const config::Config& config, const Context& context,
-                 const parallel::Groups& groups, int host_ranks,
-                 std::chrono::steady_clock::time_point start) {
+                 const parallel::Groups& groups, int host_ranks, double start) {
   Steps steps(config, context, groups, host_ranks);
   Measured measured;
   fp8::ScaleTable::QuantizationCount before;
   for (int i = 0; i < options.steps + kWarmupSteps; ++i) {
     if (i == kWarmupSteps) before = steps.quantizations();
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now_seconds();
     steps.run();
-    if (i == 0) measured.first_step_s = milliseconds_since(start) / 1e3;
-    if (i >= kWarmupSteps) measured.times.push_back(milliseconds_since(begin));
+    if (i == 0) measured.first_step_s = now_seconds() - start;
+    if (i >= kWarmupSteps) measured.times.push_back((now_seconds() - begin) * 1e3);
   }
   std::ranges::sort(measured.times);
   measured.memory_bytes = steps.memory_bytes();
@@ -154,7 +149,7 @@ Measured measure(const StepOptions& options, const config::Config& config, const
 /// Measures one config: adds a row to the table and an entry to the report, and prints the profile if requested.
 void run_config(const StepOptions& options, const std::string& path, parallel::World& world,
                 std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
-  auto start = std::chrono::steady_clock::now();
+  double start = now_seconds();
   config::Config config;
   parallel::ProcessGrid grid;
   world.run_collectively([&] {
@@ -169,7 +164,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                     : parallel::Groups::connect(world, context, grid, train::connect_options(config));
   if (options.tune) {
     tune(config, context, groups, world.local_size());
-    start = std::chrono::steady_clock::now();
+    start = now_seconds();
   }
   Measured measured = measure(options, config, context, groups, world.local_size(), start);
   for (double& time : measured.times) time = world.max_f64(time);  // of the slowest rank, still sorted

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/strings.h"
+
 namespace te::apps {
 namespace {
 
@@ -16,12 +18,6 @@ std::string bar(double share) {
   return "[" + std::string(full, '#') + std::string(kWidth - full, '.') + "]";
 }
 
-std::string clock(double seconds) {
-  const auto whole = static_cast<int64_t>(std::lround(seconds));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
-}
-
 }  // namespace
 
 bool Progress::is_terminal() {
@@ -29,8 +25,8 @@ bool Progress::is_terminal() {
 }
 
 bool Progress::due() {
-  const auto now = std::chrono::steady_clock::now();
-  if (std::chrono::duration<double>(now - last_).count() < (terminal_ ? 0.5 : 10.0)) return false;
+  const double now = now_seconds();
+  if (now - last_ < (terminal_ ? 0.5 : 10.0)) return false;
   last_ = now;
   return true;
 }
@@ -42,7 +38,7 @@ void Progress::print(int64_t bytes, const std::string& detail) {
   if (total_ > 0 && bytes > 0) {
     const double share = std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_));
     line = fmt::format("{} {:3.0f}% {}, ETA {}", bar(share), 100.0 * share, line,
-                       clock(static_cast<double>(std::max<int64_t>(0, total_ - bytes)) / rate));
+                       human_time(static_cast<double>(std::max<int64_t>(0, total_ - bytes)) / rate));
   }
   fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\033[K" : "\n");
   shown_ = true;
@@ -50,10 +46,6 @@ void Progress::print(int64_t bytes, const std::string& detail) {
 
 Progress::~Progress() {
   if (terminal_ && shown_) fmt::print(stderr, "\n");
-}
-
-double Progress::seconds() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
 }  // namespace te::apps

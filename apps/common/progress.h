@@ -2,11 +2,11 @@
 // every ten seconds.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 
 #include "common/command_line.h"
+#include "core/clock.h"
 
 namespace te::apps {
 
@@ -29,7 +29,7 @@ class Progress {
     check_interrupted();
     if (due()) print(bytes, "");
   }
-  double seconds() const;
+  double seconds() const { return now_seconds() - start_; }
 
  private:
   bool due();
@@ -40,7 +40,7 @@ class Progress {
   const char* done_;
   bool terminal_ = is_terminal();
   bool shown_ = false;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_ = start_;
+  double start_ = now_seconds(), last_ = start_;
 };
 
 }  // namespace te::apps

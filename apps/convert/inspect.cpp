@@ -2,7 +2,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -13,8 +12,10 @@
 #include "checkpoint/safetensors.h"
 #include "convert/commands.h"
 #include "convert/tensor_source.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "core/strings.h"
 
 namespace te::convert {
 namespace {
@@ -25,14 +26,6 @@ struct InspectArguments {
   std::string path;
   bool tensors = false, verify = false;
 };
-
-/// "1,234,567"
-std::string grouped(int64_t number) {
-  std::string digits = std::to_string(number);
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<size_t>(at), ",");
-  return digits;
-}
 
 std::string megabytes(uint64_t bytes) {
   return fmt::format("{:.3f} MB", static_cast<double>(bytes) / 1e6);
@@ -57,7 +50,7 @@ std::string sums(const TensorSource& source, Chosen&& chosen) {
   std::string text;
   for (const auto& [dtype, count] : bytes)
     text += (text.empty() ? "" : ", ") + dtype + " " + megabytes(count);
-  return fmt::format("{} tensors, {} elements: {}", tensors, grouped(elements), text);
+  return fmt::format("{} tensors, {} elements: {}", tensors, with_separators(elements), text);
 }
 
 void print_tensors(const TensorSource& source) {
@@ -69,7 +62,7 @@ void print_tensors(const TensorSource& source) {
   fmt::print("\n{:<{}}  {:<7}  {:<{}}  {:>14}\n", "name", name_width, "dtype", "shape", shape_width, "bytes");
   for (const TensorEntry& entry : source.entries())
     fmt::print("{:<{}}  {:<7}  {:<{}}  {:>14}\n", printable(entry.name), name_width, entry.dtype,
-               entry.shape_text(), shape_width, grouped(static_cast<int64_t>(entry.bytes)));
+               entry.shape_text(), shape_width, with_separators(static_cast<int64_t>(entry.bytes)));
 }
 
 // --- checkpoints -------------------------------------------------------------------------------------------
@@ -125,11 +118,10 @@ std::string fp8_text(const checkpoint::Fp8State& state, const YAML::Node& config
 }
 
 void verify(const checkpoint::Reader& reader, uint64_t bytes) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_seconds();
   reader.verify_all();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   print_row("checksums", fmt::format("all {} files match ({} in {:.1f} s)", reader.manifest().files.size(),
-                                     megabytes(bytes), seconds));
+                                     megabytes(bytes), now_seconds() - start));
 }
 
 void inspect_checkpoint(const InspectArguments& arguments) {

@@ -1,14 +1,14 @@
 #include "experiment/display.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/chrono.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
-#include <ctime>
+
+#include "core/strings.h"
 
 namespace te::experiment {
 namespace {
@@ -27,7 +27,7 @@ Cells cells_of(const Row& row) {
           number(p.loss),
           number(p.valid_loss),
           row.running && p.tokens_per_s > 0 ? fmt::format("{:.0f}", p.tokens_per_s) : "-",
-          row.eta_seconds ? clock_text(*row.eta_seconds) : "-"};
+          row.eta_seconds ? human_time(*row.eta_seconds) : "-"};
 }
 
 struct Size {
@@ -40,10 +40,7 @@ Size terminal_size() {
 }
 
 std::string time_of_day() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::localtime_r(&now, &parts);
-  return fmt::format("{:02}:{:02}:{:02}", parts.tm_hour, parts.tm_min, parts.tm_sec);
+  return fmt::format("{:%T}", local_time());
 }
 
 // At most `count` rows: those that are running first, then the others in their order.
@@ -57,12 +54,6 @@ std::vector<Row> rows_to_show(const std::vector<Row>& rows, size_t count) {
 }
 
 }  // namespace
-
-std::string clock_text(double seconds) {
-  const int64_t whole = std::max<int64_t>(0, std::llround(seconds));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
-}
 
 std::vector<std::string> table_lines(const std::vector<Row>& rows) {
   std::vector<Cells> all = {{"run", "state", "step", "loss", "valid", "tokens/s", "ETA"}};
@@ -90,7 +81,7 @@ void Display::event(const std::string& text) {
   clear();
   fmt::print("[{}] {}\n", time_of_day(), text);
   std::fflush(stdout);
-  if (terminal_) last_ = {};  // redraw the table below the line at the next update
+  if (terminal_) last_ = 0;  // redraw the table below the line at the next update
 }
 
 std::string Display::headline(const std::vector<Row>& rows, std::optional<double> eta_seconds) const {
@@ -102,15 +93,14 @@ std::string Display::headline(const std::vector<Row>& rows, std::optional<double
       fmt::format("{}: {} of {} runs finished, {} running", title_, count("finished"), rows.size(), running);
   for (const char* bad : {"failed", "diverged", kNotEvaluated})
     if (count(bad) > 0) text += fmt::format(", {} {}", count(bad), bad);
-  const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
-  text += fmt::format("; {} so far", clock_text(elapsed));
-  if (eta_seconds) text += fmt::format(", ETA {}", clock_text(*eta_seconds));
+  text += fmt::format("; {} so far", human_time(now_seconds() - start_));
+  if (eta_seconds) text += fmt::format(", ETA {}", human_time(*eta_seconds));
   return text;
 }
 
 void Display::update(const std::vector<Row>& rows, std::optional<double> eta_seconds) {
-  const auto now = Clock::now();
-  if (std::chrono::duration<double>(now - last_).count() < (terminal_ ? 1.0 : 60.0)) return;
+  const double now = now_seconds();
+  if (now - last_ < (terminal_ ? 1.0 : 60.0)) return;
   last_ = now;
   if (!terminal_) {
     fmt::print("[{}] {}\n", time_of_day(), headline(rows, eta_seconds));

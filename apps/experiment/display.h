@@ -2,11 +2,11 @@
 // and, every minute, one line per running run.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/clock.h"
 #include "experiment/run_state.h"
 
 namespace te::experiment {
@@ -38,16 +38,13 @@ class Display {
   void clear();
   std::string headline(const std::vector<Row>& rows, std::optional<double> eta_seconds) const;
 
-  using Clock = std::chrono::steady_clock;
   std::string title_;
   bool terminal_;
   size_t drawn_ = 0;  ///< lines of the table on the terminal
-  Clock::time_point start_ = Clock::now(), last_ = start_;
+  double start_ = now_seconds(), last_ = start_;
 };
 
 /// The lines of the table: a heading and one line per run.
 std::vector<std::string> table_lines(const std::vector<Row>& rows);
-/// "1:02:03" or "04:05".
-std::string clock_text(double seconds);
 
 }  // namespace te::experiment

@@ -8,21 +8,18 @@
 #include <thread>
 
 #include "common/command_line.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/printable.h"
+#include "core/strings.h"
 #include "experiment/evaluation.h"
 
 namespace te::experiment {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kRefused = 2, kDiverged = 3,
               kNoProgram = 127;  // exit codes of te-train, and of a shell that finds no program
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A run that finished after te-experiment was killed: te-train would resume from its last checkpoint and have nothing
 // to do. A run that saves no checkpoint would start again.
@@ -168,7 +165,7 @@ void Runner::start(Item& item, size_t slot) {
   const Command command = command_of(item.run, slots_[slot], programs_.te_train);
   item.process = start_process(command, item.run.folder / "console.log", *lock);
   item.slot = slot;
-  item.started = Clock::now();
+  item.started = now_seconds();
   item.first_step = -1;
   busy_[slot] = true;
   item.state.stage = Stage::running;
@@ -192,7 +189,7 @@ void Runner::start_evaluation(Item& item, size_t slot) {
   item.process = start_process(command, log, *lock);
   item.evaluating = true;
   item.slot = slot;
-  item.started = Clock::now();
+  item.started = now_seconds();
   busy_[slot] = true;
   item.state.evaluation.stage = Stage::running;
   item.state.evaluation.reason.clear();
@@ -219,13 +216,13 @@ void Runner::ended(Item& item, const ExitStatus& exit_status) {
   item.process = 0;
   item.state.process = 0;
   item.state.exit_code = exit_status.exit_code;
-  item.state.seconds += seconds_since(item.started);
+  item.state.seconds += now_seconds() - item.started;
   item.progress = read_progress(item.run);
   const bool for_good = exit_status.exit_code == kRefused || exit_status.exit_code == kNoProgram;
   std::string what;
   if (exit_status.exit_code == 0) {
     item.state.stage = Stage::finished;
-    what = fmt::format("finished in {}", clock_text(item.state.seconds));
+    what = fmt::format("finished in {}", human_time(item.state.seconds));
   } else if (exit_status.exit_code == kDiverged) {
     item.state.stage = Stage::diverged;
     what = fmt::format("diverged at step {}", item.progress.step);
@@ -252,13 +249,13 @@ void Runner::evaluated(Item& item, const ExitStatus& exit_status) {
   item.process = 0;
   item.evaluating = false;
   item.state.process = 0;
-  evaluation.seconds += seconds_since(item.started);
+  evaluation.seconds += now_seconds() - item.started;
   const bool for_good = exit_status.exit_code == kRefused || exit_status.exit_code == kNoProgram;
   const std::string log = (item.run.folder / kEvaluationLogName).string();
   std::string what;
   if (exit_status.exit_code == 0 && has_results(item.run)) {
     evaluation.stage = Stage::finished;
-    what = fmt::format("evaluated in {}: {}", clock_text(evaluation.seconds), results_text(item.run));
+    what = fmt::format("evaluated in {}: {}", human_time(evaluation.seconds), results_text(item.run));
   } else if (stopping_) {
     evaluation.stage = Stage::waiting;
     what = "evaluation stopped";
@@ -296,7 +293,7 @@ std::vector<Row> Runner::rows() {
       item.progress = read_progress(item.run);
       if (item.first_step < 0 && item.progress.step > 0) {
         item.first_step = item.progress.step;
-        item.first_seen = Clock::now();
+        item.first_seen = now_seconds();
       }
     }
     row.name = item.run.name;
@@ -325,7 +322,8 @@ std::string Runner::row_state(const Item& item) const {
 std::optional<double> Runner::run_eta(const Item& item) const {
   const int64_t left = item.run.config.training.train_steps - item.progress.step;
   const int64_t done = item.first_step < 0 ? 0 : item.progress.step - item.first_step;
-  if (done > 0) return seconds_since(item.first_seen) / static_cast<double>(done) * static_cast<double>(left);
+  if (done > 0)
+    return (now_seconds() - item.first_seen) / static_cast<double>(done) * static_cast<double>(left);
   if (item.progress.step_ms > 0) return item.progress.step_ms / 1e3 * static_cast<double>(left);
   return std::nullopt;
 }
@@ -340,7 +338,7 @@ std::optional<double> Runner::total_eta() const {
       known += item.state.seconds;
       measured += 1;
     } else if (eta) {
-      known += item.state.seconds + seconds_since(item.started) + *eta;
+      known += item.state.seconds + now_seconds() - item.started + *eta;
       measured += 1;
       left += *eta;
       longest = std::max(longest, *eta);

@@ -4,7 +4,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -28,8 +27,8 @@ struct Item {
   pid_t process = 0;
   bool evaluating = false;  ///< `process` is te-generate's
   size_t slot = 0;
-  std::chrono::steady_clock::time_point started, first_seen;
-  int64_t first_step = -1;  ///< at first_seen
+  double started = 0, first_seen = 0;  ///< by now_seconds()
+  int64_t first_step = -1;             ///< at first_seen
   bool awaits_evaluation() const {
     return evaluate && state.stage == Stage::finished && state.evaluation.stage == Stage::waiting;
   }

@@ -2,11 +2,11 @@
 
 #include <charconv>
 #include <numeric>
-#include <sstream>
 
 #include "config/precision_overrides.h"
 #include "config/text.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace te::config {
 namespace {
@@ -32,17 +32,13 @@ double gemm_time(const Config& config, LinearKind linear, int64_t layer, double 
 std::vector<int> numbers_of_split(const std::string& split) {
   std::vector<int> numbers;
   if (split == "even" || split == "balanced") return numbers;
-  std::istringstream parts(split);
-  for (std::string part; std::getline(parts, part, ',');) {
-    const size_t first = part.find_first_not_of(' '), last = part.find_last_not_of(' ');
-    if (first == std::string::npos) refuse(split);
+  for (const std::string_view part : te::split(split, ',')) {
+    const std::string_view text = trimmed(part, " ");
     int number = 0;
-    const char* end = part.data() + last + 1;
-    const auto [at, error] = std::from_chars(part.data() + first, end, number);
-    if (error != std::errc{} || at != end || number < 1) refuse(split);
+    const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || at != text.data() + text.size() || number < 1) refuse(split);
     numbers.push_back(number);
   }
-  if (numbers.empty() || split.back() == ',') refuse(split);
   return numbers;
 }
 

@@ -7,6 +7,7 @@
 #include "config/recipe_traits.h"
 #include "config/text.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace te::config {
 
@@ -35,15 +36,14 @@ struct Rule {
 };
 
 [[noreturn]] void refuse(const Rule& rule, std::string_view problem) {
-  std::string linears;
-  for (const LinearKind linear : kLinearKinds)
-    linears += fmt::format("{}{}", linears.empty() ? "" : " | ", to_string(linear));
+  std::vector<std::string_view> linears;
+  for (const LinearKind linear : kLinearKinds) linears.push_back(to_string(linear));
   user_error("precision.overrides: '{}' {}; a rule is {}", one_line(rule.text), problem,
-             fmt::format(kSyntax, linears, fmt::join(names_of(Fp8Recipe{}), " | ")));
+             fmt::format(kSyntax, fmt::join(linears, " | "), fmt::join(names_of(Fp8Recipe{}), " | ")));
 }
 
 /// The parts of a text between any of the separators, without blanks around them and without empty parts.
-std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
+std::vector<std::string_view> words(std::string_view text, std::string_view separators) {
   std::vector<std::string_view> parts;
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of(separators), text.size());
@@ -72,7 +72,7 @@ void parse_selector(Rule& rule, std::string_view text) {
   static constexpr std::pair<std::string_view, uint8_t> roles[] = {
       {"input", kInput}, {"weight", kWeight}, {"grad_output", kGradOutput}};
   bool in_layers = false;
-  for (const std::string_view word : split(text, " \t,")) {
+  for (const std::string_view word : words(text, " \t,")) {
     const auto named = [&](const auto& entry) { return entry.first == word; };
     LayerRange range;
     if (word == "layers" || word == "layer") {
@@ -305,9 +305,9 @@ std::string emulated_recipes(const PrecisionConfig& precision, int64_t num_layer
 
 std::vector<std::string> override_rules(const std::string& overrides) {
   std::vector<std::string> rules;
-  for (std::string_view line : split(overrides, "\n")) {
+  for (std::string_view line : words(overrides, "\n")) {
     line = line.substr(0, line.find('#'));
-    for (const std::string_view rule : split(line, ";")) rules.emplace_back(rule);
+    for (const std::string_view rule : words(line, ";")) rules.emplace_back(rule);
   }
   return rules;
 }

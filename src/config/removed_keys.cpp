@@ -10,6 +10,7 @@
 #include "config/rope_scaling.h"
 #include "config/text.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace te::config {
 namespace {
@@ -122,13 +123,10 @@ Values values_of(const std::vector<Line>& lines) {
   return values;
 }
 
+/// Whether the value is one of `values`, which are separated by |.
 bool is_among(std::string_view value, std::string_view values) {
-  for (size_t begin = 0; begin <= values.size();) {
-    const size_t end = std::min(values.find('|', begin), values.size());
-    if (values.substr(begin, end - begin) == value) return true;
-    begin = end + 1;
-  }
-  return false;
+  const std::vector<std::string_view> all = split(values, '|');
+  return std::ranges::find(all, value) != all.end();
 }
 
 std::string value_of(const Values& values, std::string_view path) {

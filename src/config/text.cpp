@@ -33,12 +33,6 @@ std::string in_quotes(std::string_view text) {
   return result + '"';
 }
 
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 std::string one_line(std::string_view text) {
   constexpr size_t kShown = 120;
   std::string result;

@@ -13,9 +13,6 @@ std::string in_quotes(std::string_view text);
 /// User input for a message: control characters escaped, at most 120 bytes shown.
 std::string one_line(std::string_view text);
 
-/// Without blanks around it.
-std::string_view trimmed(std::string_view text);
-
 /// A key path for a message: 'model.num_layers'.
 std::string key_name(std::string_view path);
 

@@ -8,6 +8,7 @@
 
 #include "config/text.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace te::config {
 namespace {
@@ -22,17 +23,6 @@ constexpr std::string_view kEmbeddings = "embeddings", kNorms = "norms", kMatric
       "separated by commas: embeddings, norms, matrices, biases or names as word_embeddings, output_layer, "
       "linear_*",
       in_quotes(text), problem);
-}
-
-/// The parts between commas, without blanks around them.
-std::vector<std::string_view> parts_of(std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(trimmed(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 bool matches(std::string_view selector, ParameterRole role) {
@@ -92,12 +82,13 @@ std::vector<UpdateRule> update_rules(const OptimizerConfig& optimizer) {
     UpdateRule rule{.text = text, .selectors = {}, .lr_factor = {}, .weight_decay = {}};
     const size_t colon = text.find(':');
     if (colon == std::string::npos) refuse(text, "has no colon");
-    for (const std::string_view selector : parts_of(std::string_view(text).substr(0, colon))) {
+    for (const std::string_view part : split(std::string_view(text).substr(0, colon), ',')) {
+      const std::string_view selector = trimmed(part);
       check_selector(text, selector);
       rule.selectors.emplace_back(selector);
     }
-    for (const std::string_view setting : parts_of(std::string_view(text).substr(colon + 1)))
-      read_setting(rule, setting);
+    for (const std::string_view setting : split(std::string_view(text).substr(colon + 1), ','))
+      read_setting(rule, trimmed(setting));
     rules.push_back(std::move(rule));
   }
   return rules;

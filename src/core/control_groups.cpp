@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <utility>
+
+#include "core/strings.h"
 
 namespace te {
 namespace {
@@ -16,14 +17,8 @@ struct Hierarchy {
   std::string group;  ///< group of this process
 };
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-bool has(const std::vector<std::string>& parts, const std::string& word) {
+bool has(std::string_view list, std::string_view word) {
+  const std::vector<std::string_view> parts = split(list, ',');
   return std::ranges::find(parts, word) != parts.end();
 }
 
@@ -32,12 +27,12 @@ std::vector<Hierarchy> find_mounts(const std::string& root, const std::string& c
   std::vector<Hierarchy> mounts;
   std::ifstream file(root + "/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
-    const std::vector<std::string> fields = split(line, ' ');
+    const std::vector<std::string_view> fields = split(line, ' ');
     const auto dash = std::ranges::find(fields, "-");
     if (fields.end() - dash < 4 || dash - fields.begin() < 6) continue;
-    const std::string& type = dash[1];
-    if (type == "cgroup2" || (type == "cgroup" && has(split(dash[3], ','), controller)))
-      mounts.push_back({type == "cgroup2", fields[3], fields[4], ""});
+    const std::string_view type = dash[1];
+    if (type == "cgroup2" || (type == "cgroup" && has(dash[3], controller)))
+      mounts.push_back({type == "cgroup2", std::string(fields[3]), std::string(fields[4]), ""});
   }
   return mounts;
 }
@@ -52,7 +47,7 @@ std::vector<Hierarchy> find_hierarchies(const std::string& root, const std::stri
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     for (Hierarchy& hierarchy : found)
-      if (hierarchy.version_2 ? controllers.empty() : has(split(controllers, ','), controller))
+      if (hierarchy.version_2 ? controllers.empty() : has(controllers, controller))
         hierarchy.group = line.substr(second + 1);
   }
   return found;

@@ -1,15 +1,16 @@
 #include "core/log.h"
 
+#include <fmt/chrono.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
-#include <ctime>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/printable.h"
 #include "core/terminal.h"
 
@@ -94,12 +95,7 @@ int log_prefix_columns(int columns) {
 
 std::string log_prefix_heading(int columns) {
   if (columns >= kWideColumns) return fmt::format("{:<22}", "time");
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::localtime_r(&now, &parts);
-  char text[16] = {};
-  (void)std::strftime(text, sizeof(text), "%Y-%m-%d ", &parts);
-  return text;
+  return fmt::format("{:%F} ", local_time());
 }
 
 }  // namespace te

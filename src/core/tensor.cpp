@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <fmt/ranges.h>
+
 namespace te {
 
 Shape::Shape(std::initializer_list<int64_t> dims) {
@@ -17,9 +19,7 @@ int64_t Shape::numel() const {
 }
 
 std::string Shape::str() const {
-  std::string text = "[";
-  for (int axis = 0; axis < rank_; ++axis) text += (axis > 0 ? ", " : "") + std::to_string(dims_[axis]);
-  return text + "]";
+  return fmt::format("[{}]", fmt::join(dims_.begin(), dims_.begin() + rank_, ", "));
 }
 
 }  // namespace te

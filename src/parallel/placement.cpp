@@ -8,6 +8,7 @@
 
 #include "core/device_links.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace te::parallel {
 namespace {
@@ -56,7 +57,7 @@ void add_links(HostPlacement& host, std::set<LinkKind>& kinds, const std::string
   host.link_bytes_per_second = first ? rate : std::min(host.link_bytes_per_second, rate);
   host.link.clear();
   for (const LinkKind kind : kinds)
-    host.link += fmt::format("{}{}", host.link.empty() ? "" : " and ", link_name(kind));
+    host.link += fmt::format("{}{}", host.link.empty() ? "" : " and ", to_string(kind));
 }
 
 /// "8 x NVIDIA H200", several kinds joined by "and".
@@ -89,7 +90,7 @@ std::string line_of(const Placement& placement, size_t begin, size_t end) {
   const HostPlacement& first = placement[begin];
   if (end - begin == 1) {
     return with_link(fmt::format("{}: {} {}", first.name, first.ranks.size() == 1 ? "rank" : "ranks",
-                                 rank_ranges(first.ranks)),
+                                 number_ranges(first.ranks)),
                      first);
   }
   std::vector<int> ranks;
@@ -99,7 +100,7 @@ std::string line_of(const Placement& placement, size_t begin, size_t end) {
   const std::string names =
       fmt::format("{} to {} ({} hosts)", first.name, placement[end - 1].name, end - begin);
   const std::string each = first.ranks.size() == 1 ? "1 rank" : fmt::format("{} ranks", first.ranks.size());
-  return with_link(fmt::format("{}: {} each, {}", names, each, rank_ranges(ranks)), first);
+  return with_link(fmt::format("{}: {} each, {}", names, each, number_ranges(ranks)), first);
 }
 
 /// Indices of the hosts of the ranks.
@@ -163,16 +164,6 @@ Placement find_placement(World& world, const Context& context) {
   return placement;
 }
 
-std::string rank_ranges(const std::vector<int>& ranks) {
-  std::string text;
-  for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
-    for (end = begin + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1;) ++end;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[begin]);
-    if (end - begin > 1) text += fmt::format("-{}", ranks[end - 1]);
-  }
-  return text;
-}
-
 std::vector<std::string> host_lines(const Placement& placement, size_t max_lines) {
   std::vector<std::string> lines;
   const bool merge = placement.size() > max_lines;
@@ -206,7 +197,7 @@ std::string crossing_groups(const Placement& placement, const ProcessGrid& grid)
     return fmt::format(
         "parallel.{} {}: ranks {} are on {} hosts ({}, {}{}), {} of {} groups span hosts: every layer waits "
         "for the network; {}",
-        axis_name(along.axis), size, rank_ranges(example), hosts.size(), first,
+        axis_name(along.axis), size, number_ranges(example), hosts.size(), first,
         hosts.size() > 2 ? "..., " : "", last, crossing, grid.world / size,
         remedy(placement, grid, common, along));
   }

@@ -30,9 +30,6 @@ Placement find_placement(World& world, const Context& context);
 /// last line has the number of remaining hosts.
 std::vector<std::string> host_lines(const Placement& placement, size_t max_lines);
 
-/// Ascending ranks as "0-3, 8".
-std::string rank_ranges(const std::vector<int>& ranks);
-
 /// A warning with a remedy, in one line, if the ranks of a tensor group (or else of a context group) are on several
 /// hosts, so that every layer waits for the network. Empty if each group is on one host.
 std::string crossing_groups(const Placement& placement, const ProcessGrid& grid);

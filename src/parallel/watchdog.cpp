@@ -1,5 +1,7 @@
 #include "parallel/watchdog.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -185,9 +187,7 @@ const char* ScopedActivity::current() {
 }
 
 std::string list_ranks(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  return text;
+  return fmt::format("{}", fmt::join(ranks, ", "));
 }
 
 Operation::Operation(const char* name, const std::string& group, const std::vector<int>& ranks)

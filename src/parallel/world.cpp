@@ -19,6 +19,7 @@
 #include "core/cpu_threads.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "core/strings.h"
 #include "parallel/job_end.h"
 #include "parallel/launch.h"
 #include "parallel/mpi_support.h"
@@ -43,12 +44,6 @@ bool launched() {
   return false;
 }
 
-std::string own_hostname() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
 /// Flushes this rank's output and waits until the launcher has read it, or for two seconds: Open MPI 5 drops what is in
 /// a rank's pipes when it ends the job.
 void deliver_output() {
@@ -70,7 +65,7 @@ void deliver_output() {
 
 struct World::State {
   int rank = 0, size = 1, local_rank = 0, local_size = 1, hosts = 1, first_local = 0;
-  std::string hostname = own_hostname();
+  std::string hostname = host_name();
   bool mpi = false;
   int exceptions = std::uncaught_exceptions();
   MPI_Win board = MPI_WIN_NULL;

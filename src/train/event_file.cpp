@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace te::train {
 namespace {
@@ -58,9 +59,7 @@ fs::path new_file(const fs::path& directory) {
     const std::string name = file.filename();
     seconds = std::max<int64_t>(seconds, std::strtoll(name.c_str() + kPrefix.size(), nullptr, 10) + 1);
   }
-  std::array<char, 256> host = {};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host = {"unknown"};
-  return directory / fmt::format("{}{:010}.{}.{}{}", kPrefix, seconds, host.data(), ::getpid(), kSuffix);
+  return directory / fmt::format("{}{:010}.{}.{}{}", kPrefix, seconds, host_name(), ::getpid(), kSuffix);
 }
 
 RecordFile open_new_file(const fs::path& directory) {

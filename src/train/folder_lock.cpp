@@ -1,35 +1,30 @@
 #include "train/folder_lock.h"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/strings.h"
 
 namespace te::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string own_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 /// Content of the file: "host node12 pid 4711 since 2026-05-01 12:00:00".
 struct Holder {
@@ -41,12 +36,7 @@ struct Holder {
 };
 
 Holder own_holder() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local = {};
-  ::localtime_r(&now, &local);
-  std::array<char, 64> since{};
-  std::strftime(since.data(), since.size(), "%F %T", &local);
-  return {own_host(), ::getpid(), since.data()};
+  return {host_name(), ::getpid(), fmt::format("{:%F %T}", local_time())};
 }
 
 std::optional<Holder> read_holder(int file) {
@@ -62,7 +52,7 @@ std::optional<Holder> read_holder(int file) {
 }
 
 bool runs_here(const Holder& holder) {
-  return holder.host == own_host() && (::kill(static_cast<pid_t>(holder.pid), 0) == 0 || errno == EPERM);
+  return holder.host == host_name() && (::kill(static_cast<pid_t>(holder.pid), 0) == 0 || errno == EPERM);
 }
 
 enum class Attempt : uint8_t { taken, held, replaced };
@@ -73,7 +63,7 @@ Attempt try_lock(int file, const fs::path& path) {
     if (errno == EWOULDBLOCK) return Attempt::held;
     const std::optional<Holder> holder = read_holder(file);  // no locks on this file system
     if (holder && holder->pid != ::getpid() && runs_here(*holder)) return Attempt::held;
-    if (holder && holder->host != own_host()) {
+    if (holder && holder->host != host_name()) {
       log_warning("{}: the file system has no locks: cannot check whether {} still runs; continuing",
                   path.string(), holder->text());
     }

@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/strings.h"
 #include "kernels/quantize/fp8_output.h"
 #include "train/console.h"
 #include "train/json_number.h"
@@ -30,16 +31,6 @@ std::string perplexity_column(const std::string& set) {
 
 std::string task_column(const TaskResult& task, const TaskMetric& metric) {
   return fmt::format("task.{}.{}", task.task, metric.name);
-}
-
-std::vector<std::string> split(std::string_view line) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= line.size();) {
-    const size_t end = std::min(line.find(',', begin), line.size());
-    parts.emplace_back(line.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 // A log that a resumed run continues keeps its columns.
@@ -76,12 +67,6 @@ int64_t json_step(std::string_view line) {
 
 double mean_loss(double sum, int64_t counted) {
   return counted > 0 ? sum / static_cast<double>(counted) : std::numeric_limits<double>::quiet_NaN();
-}
-
-std::string human_time(double seconds) {
-  const int64_t total = std::max<int64_t>(0, std::llround(seconds));
-  if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
-  return fmt::format("{:02}:{:02}", total / 60, total % 60);
 }
 
 Fp8HealthReader::Fp8HealthReader(const Context& context, const fp8::ScaleTable& table)
@@ -130,7 +115,7 @@ std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleT
 MetricsWriter::MetricsWriter(MetricsOptions options)
     : options_(std::move(options)),
       header_(header_for(options_.directory / kCsvName, options_.valid_sets, options_.tasks)),
-      columns_(split(header_)),
+      columns_(split(header_, ',')),
       console_(std::make_unique<Console>(options_)),
       csv_(options_.directory / kCsvName, header_ + "\n"),
       jsonl_(options_.directory / kJsonlName, "") {
@@ -154,7 +139,7 @@ void MetricsWriter::append_csv(const StepMetrics& m) {
       fmt::format("{},{},{},{:.7g},{},{:.6g},{:.6g},{:.1f},{:.3f},{:.3f},{}", m.step, m.consumed_samples,
                   m.consumed_tokens, m.loss, m.valid_loss ? fmt::format("{:.7g}", *m.valid_loss) : "",
                   m.grad_norm, m.lr, m.tokens_per_s, m.seconds * 1e3, m.tflops, m.skipped ? 1 : 0);
-  for (size_t i = split(kCsvHeader).size(); i < columns_.size(); ++i) {
+  for (size_t i = split(kCsvHeader, ',').size(); i < columns_.size(); ++i) {
     line += ",";
     for (const SetLoss& set : m.valid) {
       if (columns_[i] == loss_column(set.name)) line += fmt::format("{:.7g}", set.loss);

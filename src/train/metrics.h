@@ -133,14 +133,11 @@ class MetricsWriter {
  private:
   void append_csv(const StepMetrics& metrics);
   MetricsOptions options_;
-  std::string header_;                ///< of the CSV
-  std::vector<std::string> columns_;  ///< of the CSV's header
+  std::string header_;                     ///< of the CSV
+  std::vector<std::string_view> columns_;  ///< of the header
   std::unique_ptr<Console> console_;
   LogFile csv_, jsonl_;
   std::unique_ptr<TensorBoard> tensorboard_;
 };
-
-/// "1:02:03" or "04:05".
-std::string human_time(double seconds);
 
 }  // namespace te::train

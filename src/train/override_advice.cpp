@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "config/precision_overrides.h"
+#include "core/strings.h"
 
 namespace te::train {
 namespace {
@@ -68,26 +69,13 @@ Choice choose(const Inspected& inspected, const config::LinearPrecision& linear,
 
 // --- rules -------------------------------------------------------------------------------------------------
 
-/// "0-3, 5"
-std::string ranges(const std::vector<int64_t>& layers) {
-  std::string text;
-  for (size_t i = 0; i < layers.size();) {
-    size_t end = i;
-    while (end + 1 < layers.size() && layers[end + 1] == layers[end] + 1) ++end;
-    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", layers[i],
-                        end > i ? fmt::format("-{}", layers[end]) : "");
-    i = end + 1;
-  }
-  return text;
-}
-
 /// Rule text after the linears -> kind of linear -> its layers.
-using Settings = std::map<std::string, std::map<LinearKind, std::vector<int64_t>>>;
+using Settings = std::map<std::string, std::map<LinearKind, std::vector<int>>>;
 
 /// Kinds of linears with the same layers share a rule.
 void add_rules(std::vector<std::string>& rules, const Settings& settings, int64_t num_layers) {
   for (const auto& [setting, layers_of] : settings) {
-    std::map<std::vector<int64_t>, std::vector<std::string_view>> kinds_of;
+    std::map<std::vector<int>, std::vector<std::string_view>> kinds_of;
     for (const auto& [kind, layers] : layers_of) {
       if (kind == LinearKind::output_layer)  // not part of a layer
         rules.push_back(fmt::format("{}{}", to_string(kind), setting));
@@ -96,7 +84,7 @@ void add_rules(std::vector<std::string>& rules, const Settings& settings, int64_
     }
     for (const auto& [layers, kinds] : kinds_of) {
       const bool all = static_cast<int64_t>(layers.size()) == num_layers;
-      rules.push_back(fmt::format("{}{}{}", all ? "" : fmt::format("layers {} ", ranges(layers)),
+      rules.push_back(fmt::format("{}{}{}", all ? "" : fmt::format("layers {} ", number_ranges(layers)),
                                   fmt::join(kinds, ", "), setting));
     }
   }

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "train/metrics.h"
+#include "core/strings.h"
 
 namespace te::train {
 

@@ -1,20 +1,20 @@
 #include "train/run_record.h"
 
+#include <fmt/chrono.h>
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string_view>
-#include <vector>
 
 #include "config/precision_overrides.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/strings.h"
 #include "train/run_file.h"
 
 extern "C" char**
@@ -25,38 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-// to_yaml writes one "key: value" per line below its section.
-json flat_config(const config::Config& config) {
-  json flat = json::object();
-  std::string section;
-  const std::string text = config::to_yaml(config);
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find('\n', at);
-    const std::string line = text.substr(at, end - at);
-    at = end + 1;
-    const size_t colon = line.find(':');
-    if (line.front() != ' ')
-      section = line.substr(0, colon);
-    else
-      flat[section + "." + line.substr(2, colon - 2)] = line.substr(std::min(colon + 2, line.size()));
-  }
-  return flat;
-}
-
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts = {};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text = {};
-  (void)std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
-}
-
-std::string host_name() {
-  std::array<char, 256> name = {};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
 
 std::string first_line(const char* path) {
   std::ifstream file(path);
@@ -109,7 +77,7 @@ json hosts(const parallel::Placement& placement) {
   json list = json::array();
   for (const parallel::HostPlacement& host : placement)
     list.push_back({{"host", host.name},
-                    {"ranks", parallel::rank_ranges(host.ranks)},
+                    {"ranks", number_ranges(host.ranks)},
                     {"devices", host.devices},
                     {"link", host.link}});
   return list;
@@ -120,7 +88,7 @@ json this_start(const Context& context, const parallel::Placement& placement, co
   size_t ranks = 0;
   for (const parallel::HostPlacement& host : placement) ranks += host.ranks.size();
   std::error_code error;
-  return {{"time", utc_now()},
+  return {{"time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
           {"version", program.version},
           {"commit", program.commit},
           {"compiler", __VERSION__},
@@ -156,7 +124,9 @@ void write_run_record(const config::Config& config, const Context& context,
   if (error)
     user_error("logging.directory: {}: {}; choose a folder that can be written", folder.string(),
                error.message());
-  json record = {{"format", 1}, {"config", flat_config(config)}, {"planned_bytes", plan.total_bytes()}};
+  json record = {{"format", 1},
+                 {"config", config::stored_values(config::to_yaml(config))},
+                 {"planned_bytes", plan.total_bytes()}};
   if (const std::string emulated = config::emulated_recipes(config.precision, config.model.num_layers);
       !emulated.empty())
     record["emulated"] = emulated;

@@ -1,10 +1,11 @@
 #include "train/start_screen.h"
 
-#include <array>
-#include <ctime>
+#include <fmt/chrono.h>
+
 #include <filesystem>
 #include <sstream>
 
+#include "core/clock.h"
 #include "core/printable.h"
 #include "core/terminal.h"
 #include "model/pipeline_chunks.h"
@@ -23,12 +24,7 @@ constexpr int kMaxRanks = 8;  ///< jobs of up to this size have a line per rank
 constexpr size_t kMaxHostLines = 4;
 
 std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::localtime_r(&now, &parts);
-  std::array<char, 32> text = {};
-  (void)std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts);
-  return text.data();
+  return fmt::format("{:%F %T}", local_time());
 }
 
 std::string row(const std::string& label, const std::string& text, int columns) {

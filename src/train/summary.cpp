@@ -10,6 +10,7 @@
 #include "config/adapter.h"
 #include "config/precision_overrides.h"
 #include "config/recipe_traits.h"
+#include "core/strings.h"
 #include "optim/lr_schedule.h"
 #include "train/flops.h"
 
@@ -72,13 +73,6 @@ std::string schedule_line(const config::PrecisionConfig& precision) {
 }
 
 }  // namespace
-
-std::string with_separators(int64_t value) {
-  std::string digits = std::to_string(value);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<size_t>(at), ",");
-  return digits;
-}
 
 std::string device_summary(const Context& context) {
   const DeviceInfo info = context.info();

@@ -18,9 +18,6 @@ namespace te::train {
 /// on an H200 (CUDA 13.0, cuDNN 9.19).
 inline constexpr int64_t kCudaOverheadBytes = int64_t{620} << 20;
 
-/// "1,234,567".
-std::string with_separators(int64_t value);
-
 /// The attention kernels used on a GPU, with a note if they are the slow ones. Empty on the CPU.
 std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention,
                               const DeviceCaps& caps);

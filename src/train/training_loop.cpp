@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/strings.h"
 #include "parallel/watchdog.h"
 #include "train/flops.h"
 #include "train/validation.h"

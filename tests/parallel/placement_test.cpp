@@ -21,12 +21,6 @@ Placement hosts(int count, int each, bool round_robin = false) {
 
 using Lines = std::vector<std::string>;
 
-TEST(Placement, WritesRanksAsRanges) {
-  EXPECT_EQ(rank_ranges({}), "");
-  EXPECT_EQ(rank_ranges({3}), "3");
-  EXPECT_EQ(rank_ranges({0, 1, 2, 5, 7, 8}), "0-2, 5, 7-8");
-}
-
 TEST(Placement, OneLinePerHostForFewHosts) {
   EXPECT_EQ(host_lines(hosts(1, 8), 4), Lines{"node01: ranks 0-7, 8 x NVIDIA H200, NVLink"});
   EXPECT_EQ(host_lines(hosts(2, 1), 4),

@@ -8,6 +8,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/saver.h"
 #include "convert/exporter.h"
+#include "core/strings.h"
 #include "model/tiny_model.h"
 #include "peft_run.h"
 #include "testing/files.h"
@@ -150,7 +151,7 @@ TEST(LoraExpertsSummary, CountsActiveParameters) {
   const config::Config config = experts_config(kExpertsForms[1]);
   TrainingRun run(config);
   const int64_t unused = 3 * (3 * 128 * 64 + 3 * 8 * (128 + 64));
-  const std::string active = train::with_separators(train::total_parameters(config) - unused);
+  const std::string active = with_separators(train::total_parameters(config) - unused);
   TE_EXPECT_CONTAINS(train::model_summary(config, run.runner().model().parameters(), true),
                      fmt::format("  {:<26}{:>16}  (2 of 5 experts", "active parameters", active));
 }

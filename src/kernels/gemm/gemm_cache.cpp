@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -20,6 +19,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/strings.h"
 
 namespace te::kernels {
 namespace {
@@ -35,12 +35,6 @@ constexpr auto kAbandonedAge = std::chrono::minutes(10);
 /// Time limit for waiting for other processes' searches. One takes a few seconds at most, and each rank of a host may
 /// run one.
 constexpr auto kSearchLock = std::chrono::seconds(120);
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 uint64_t fnv1a(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;

@@ -17,18 +17,4 @@ DeviceLink link_between(const std::string& bus_id, const std::string& other_bus_
   return cuda_backend::link_between(bus_id, other_bus_id);
 }
 
-const char* link_name(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::nvlink:
-      return "NVLink";
-    case LinkKind::pcie:
-      return "PCIe";
-    case LinkKind::host_memory:
-      return "PCIe through host memory";
-    case LinkKind::unknown:
-      break;
-  }
-  return "unknown link";
-}
-
 }  // namespace te

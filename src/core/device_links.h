@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/choices.h"
+
 namespace te {
 
 enum class LinkKind : uint8_t {
@@ -12,6 +14,7 @@ enum class LinkKind : uint8_t {
   pcie,         ///< one GPU reads the other's memory over PCIe
   host_memory,  ///< PCIe without peer access: copies go through host memory
 };
+TE_NAMES(LinkKind, "unknown link", "NVLink", "PCIe", "PCIe through host memory")
 
 struct DeviceLink {
   LinkKind kind = LinkKind::unknown;
@@ -23,8 +26,5 @@ struct DeviceLink {
 /// driver and also knows GPUs that CUDA_VISIBLE_DEVICES hides from this process. Without NVML it is CUDA, which reports
 /// no rates. Unknown in a CPU build and for empty addresses.
 DeviceLink link_between(const std::string& bus_id, const std::string& other_bus_id);
-
-/// "NVLink", "PCIe", "PCIe through host memory", "unknown link".
-const char* link_name(LinkKind kind);
 
 }  // namespace te

@@ -29,32 +29,6 @@ std::string shown_name(std::string_view name) {
 
 }  // namespace
 
-std::string_view memory_kind_name(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::parameters:
-      return "parameters";
-    case MemoryKind::fp8_weights:
-      return "FP8 weights";
-    case MemoryKind::main_params:
-      return "master weights (FP32)";
-    case MemoryKind::main_grads:
-      return "main gradients (FP32)";
-    case MemoryKind::optimizer:
-      return "optimizer moments";
-    case MemoryKind::offload_slots:
-      return "optimizer.offload slots";
-    case MemoryKind::activations:
-      return "activations";
-    case MemoryKind::scratch:
-      return "scratch";
-    case MemoryKind::fp8_state:
-      return "FP8 state";
-    case MemoryKind::data:
-      return "tokens and losses";
-  }
-  return "?";
-}
-
 void MemoryPlan::add(PlanSlot slot, std::string name, MemoryKind kind, DType dtype, Shape shape,
                      Scratch scratch) {
   TE_CHECK(shape.rank() > 0, "{}: planned tensors have a shape", name);
@@ -144,8 +118,7 @@ std::string MemoryPlan::table() const {
     for (int kind = 0; kind < kMemoryKinds; ++kind) {
       const int64_t sum = bytes_of_kind(static_cast<MemoryKind>(kind));
       if (sum > 0)
-        text += fmt::format("  {:<26}{:>12}\n", memory_kind_name(static_cast<MemoryKind>(kind)),
-                            human_bytes(sum));
+        text += fmt::format("  {:<26}{:>12}\n", to_string(static_cast<MemoryKind>(kind)), human_bytes(sum));
     }
     return text + fmt::format("  {:<26}{:>12}\n", last, human_bytes(total));
   };
@@ -162,11 +135,11 @@ std::string MemoryPlan::buffers() const {
   };
   for (const Entry& entry : entries_) {
     if (!entry.counted) continue;
-    add(entry.bytes, memory_kind_name(entry.kind),
+    add(entry.bytes, to_string(entry.kind),
         fmt::format("{} {} {}", entry.name, dtype_name(entry.slot->dtype), entry.slot->shape.str()));
   }
   for (const Entry& entry : host_entries_) {
-    add(entry.bytes, memory_kind_name(entry.kind),
+    add(entry.bytes, to_string(entry.kind),
         fmt::format("{} {} {}, on the host", entry.name, dtype_name(entry.slot->dtype),
                     entry.slot->shape.str()));
   }

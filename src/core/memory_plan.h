@@ -16,7 +16,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,8 +39,10 @@ enum class MemoryKind : uint8_t {
   fp8_state,
   data
 };
-constexpr int kMemoryKinds = 10;
-std::string_view memory_kind_name(MemoryKind kind);
+TE_NAMES(MemoryKind, "parameters", "FP8 weights", "master weights (FP32)", "main gradients (FP32)",
+         "optimizer moments", "optimizer.offload slots", "activations", "scratch", "FP8 state",
+         "tokens and losses")
+constexpr int kMemoryKinds = static_cast<int>(kMemoryKindNames.size());
 
 /// Location of a buffer.
 enum class MemoryPlace : uint8_t { device, host };

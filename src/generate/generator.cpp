@@ -7,21 +7,6 @@
 #include "generate/text_stream.h"
 
 namespace te::generate {
-const char* to_string(FinishReason finish_reason) {
-  switch (finish_reason) {
-    case FinishReason::end_token:
-      return "end token";
-    case FinishReason::stop_string:
-      return "stop string";
-    case FinishReason::max_tokens:
-      return "max tokens";
-    case FinishReason::context:
-      return "context full";
-    case FinishReason::interrupted:
-      return "interrupted";
-  }
-  return "";
-}
 
 struct Generator::Sequence {
   size_t index = 0;  ///< of the prompt

@@ -27,7 +27,8 @@ struct GenerateOptions {
 };
 
 enum class FinishReason : uint8_t { end_token, stop_string, max_tokens, context, interrupted };
-const char* to_string(FinishReason finish_reason);
+TE_NAMES(FinishReason, "end token", "stop string", "max tokens", "context full", "interrupted")
+using te::to_string;
 
 struct Completion {
   std::string text;                     ///< valid UTF-8; without a stop string

@@ -318,34 +318,13 @@ std::string experts_note(const config::ModelConfig& model, const DeviceCaps& cap
 
 namespace {
 
-std::string_view kernel_text(kernels::GemmKernels kernels) {
-  using kernels::GemmKernels;
-  switch (kernels) {
-    case GemmKernels::hopper:
-      return "te-train's kernels for Hopper";
-    case GemmKernels::few_rows:
-      return "te-train's kernel for few rows";
-    case GemmKernels::cublaslt:
-      return "cuBLASLt";
-    case GemmKernels::cublaslt_unaligned:
-      return "cuBLASLt without TMA";
-    case GemmKernels::cublaslt_fp32:
-      return "cuBLASLt on FP32 units";
-    case GemmKernels::openblas:
-      return "OpenBLAS";
-    case GemmKernels::fp8_reference:
-      return "te-train's FP8 reference";
-  }
-  return "";
-}
-
 bool uses_one_kernel(const std::vector<GemmUse>& uses) {
   return std::ranges::all_of(uses, [&](const GemmUse& use) { return use.kernels == uses.front().kernels; });
 }
 
 /// "fprop K1 (linear_fc1), K2 (linear_qkv); dgrad K2", or "K2" if all passes have the same kernels.
 std::string kernels_by_pass(const std::vector<GemmUse>& uses) {
-  if (uses_one_kernel(uses)) return std::string(kernel_text(uses.front().kernels));
+  if (uses_one_kernel(uses)) return std::string(te::to_string(uses.front().kernels));
   std::string text;
   for (const char* pass : {"fprop", "dgrad", "wgrad"}) {
     std::vector<GemmUse> of_pass;
@@ -354,7 +333,7 @@ std::string kernels_by_pass(const std::vector<GemmUse>& uses) {
     for (const GemmUse& use : of_pass) {
       const bool first = &use == &of_pass.front();
       text += !first ? ", " : fmt::format("{}{} ", text.empty() ? "" : "; ", pass);
-      text += kernel_text(use.kernels);
+      text += te::to_string(use.kernels);
       if (of_pass.size() > 1) text += fmt::format(" ({})", fmt::join(use.linears, ", "));
     }
   }
@@ -422,8 +401,7 @@ std::string memory_summary(const MemoryPlan& plan, const Context& context, bool 
   for (int kind = 0; kind < kMemoryKinds && !tables; ++kind) {
     const int64_t bytes = plan.bytes(static_cast<MemoryKind>(kind));
     if (bytes == 0) continue;
-    text += fmt::format("{}{} {}", separator, memory_kind_name(static_cast<MemoryKind>(kind)),
-                        human_bytes(bytes));
+    text += fmt::format("{}{} {}", separator, to_string(static_cast<MemoryKind>(kind)), human_bytes(bytes));
     separator = ", ";
   }
   if (context.is_cuda())

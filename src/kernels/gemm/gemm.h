@@ -67,6 +67,8 @@ enum class GemmKernels : uint8_t {
   openblas,            ///< on the CPU
   fp8_reference,       ///< OpenBLAS after dequantization, on the CPU
 };
+TE_NAMES(GemmKernels, "te-train's kernels for Hopper", "te-train's kernel for few rows", "cuBLASLt",
+         "cuBLASLt without TMA", "cuBLASLt on FP32 units", "OpenBLAS", "te-train's FP8 reference")
 /// The kernels that gemm() uses. Launches nothing and reads no memory.
 GemmKernels gemm_kernels(const Context& context, const Gemm& args);
 

@@ -1,7 +1,6 @@
 // te-convert reshard: rewrites a checkpoint into the files that another parallel layout would save.
 #include "checkpoint/reshard.h"
 
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -9,6 +8,7 @@
 #include "checkpoint/kept_files.h"
 #include "common/command_line.h"
 #include "convert/commands.h"
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace te::convert {
@@ -24,8 +24,7 @@ struct ReshardArguments {
 
 /// The checkpoint's config with another parallel section; UserError if the model cannot be partitioned this way.
 config::Config config_of(const checkpoint::Reader& reader, const ReshardArguments& arguments) {
-  const std::string manifest = (reader.folder() / "manifest.json").string();
-  const config::Config saved = config::parse_config(reader.config(), manifest);
+  const config::Config saved = reader.run_config();
   std::vector<std::string> overrides = {
       fmt::format("parallel.tensor={}", arguments.tensor),
       fmt::format("parallel.pipeline={}", arguments.pipeline),
@@ -46,7 +45,7 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
   if (arguments.expert == 1)
     overrides.push_back(
         fmt::format("parallel.moe_dispatch_factor={}", config::ParallelConfig{}.moe_dispatch_factor));
-  config::Config config = config::parse_config(reader.config(), manifest, overrides);
+  config::Config config = reader.run_config(overrides);
   config.name = saved.name;
   return config;
 }
@@ -65,7 +64,7 @@ fs::path into_new_folder(const fs::path& folder, Write&& write) {
 }
 
 void reshard(const ReshardArguments& arguments) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_seconds();
   const checkpoint::Reader reader(arguments.source);
   const config::Config config = config_of(reader, arguments);
   const auto grid = parallel::ProcessGrid::of(arguments.tensor * arguments.pipeline * arguments.data,
@@ -84,9 +83,8 @@ void reshard(const ReshardArguments& arguments) {
   });
   if (const fs::path kept = checkpoint::find_kept_folder(reader.folder()); !kept.empty())
     checkpoint::keep_files(checkpoint::kept_files(kept), arguments.output);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{}: {}, {:.1f} MB in {:.1f} s\n", made.string(), grid.str(), static_cast<double>(written) / 1e6,
-             seconds);
+             now_seconds() - start);
 }
 
 }  // namespace

@@ -258,6 +258,11 @@ uint64_t Reader::hash() const {
 std::string Reader::config() const {
   return config::upgrade_stored(manifest_.config);
 }
+
+config::Config Reader::run_config(const std::vector<std::string>& overrides) const {
+  return config::parse_config(config(), (folder_ / "manifest.json").string(), overrides);
+}
+
 Reader::Reader(Reader&&) noexcept = default;
 
 const LogicalTensor& Reader::at(std::string_view name) const {

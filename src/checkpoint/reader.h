@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,6 +16,10 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
+
+namespace te::config {
+struct Config;
+}
 
 namespace te::checkpoint {
 
@@ -55,6 +58,7 @@ class Reader final : public WeightSource {
   const Progress& progress() const { return manifest_.progress; }
   std::string title() const override { return folder_.string(); }
   std::string config() const override;  ///< as this version writes it: config::upgrade_stored()
+  config::Config run_config(const std::vector<std::string>& overrides = {}) const;  ///< config(), parsed
   std::vector<std::string> names() const override;
   uint64_t hash() const override;  ///< of the checksums
 

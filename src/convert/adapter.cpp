@@ -1,7 +1,6 @@
 #include "convert/adapter.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "checkpoint/manifest.h"
@@ -51,8 +50,7 @@ Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfi
         "{}: is not an adapter; give a checkpoint of a run with adapter.type lora, or a folder with PEFT's "
         "adapter_config.json",
         reader->folder().string());
-  const config::Config config =
-      config::parse_config(reader->config(), (reader->folder() / "manifest.json").string());
+  const config::Config config = reader->run_config();
   const uint64_t base = reader->manifest().base->hash;
   return {config.adapter, std::move(reader), base};
 }
@@ -138,8 +136,7 @@ std::unique_ptr<WeightSource> open_adapted(const Reader& adapter) {
         "{}: its base {} does not exist; give the base and this adapter, as in --checkpoint BASE --adapter "
         "{}",
         adapter.folder().string(), base, adapter.folder().string());
-  const config::Config config =
-      config::parse_config(adapter.config(), (adapter.folder() / "manifest.json").string());
+  const config::Config config = adapter.run_config();
   return with_adapters(open_weights(base), config.model, {adapter.folder().string()});
 }
 

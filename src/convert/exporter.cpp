@@ -261,7 +261,7 @@ void write_index(const std::filesystem::path& folder, const std::vector<std::vec
 }  // namespace
 
 ExportSource::ExportSource(const std::filesystem::path& checkpoint) : reader(checkpoint) {
-  config = config::parse_config(reader.config(), (reader.folder() / "manifest.json").string());
+  config = reader.run_config();
   model = config.model;
   tokenizer = config.data.tokenizer;
   architecture = architecture_for(model, reader.folder().string());

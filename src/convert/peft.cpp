@@ -351,8 +351,7 @@ Adapter open_peft(const std::filesystem::path& folder, const config::ModelConfig
 }
 
 int64_t write_peft(const checkpoint::Reader& reader, const std::filesystem::path& folder) {
-  const config::Config config =
-      config::parse_config(reader.config(), (reader.folder() / "manifest.json").string());
+  const config::Config config = reader.run_config();
   const config::AdapterConfig& adapter = config.adapter;
   if (adapter.train_norms || adapter.train_embeddings)
     user_error("{}: adapter.{} is not part of a PEFT adapter; run te-convert merge instead",

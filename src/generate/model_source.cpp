@@ -46,8 +46,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::vector<
     if (fs::is_directory(path)) files = path;
   } else {
     auto reader = std::make_unique<checkpoint::Reader>(path);
-    const config::Config config =
-        config::parse_config(reader->config(), (reader->folder() / "manifest.json").string());
+    const config::Config config = reader->run_config();
     source->title_ = fmt::format("{}, step {}", reader->folder().string(), reader->progress().step);
     source->model_ = config.model;
     source->precision_ = config.precision;

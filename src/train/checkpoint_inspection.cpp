@@ -1,6 +1,5 @@
 #include "train/checkpoint_inspection.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -79,8 +78,7 @@ void add(Fp8Statistics& sum, Fp8Statistics part) {
 }  // namespace
 
 InspectionSetup inspection_setup(const checkpoint::Reader& reader, const InspectionOptions& options) {
-  config::Config config =
-      config::parse_config(reader.config(), (reader.folder() / "manifest.json").string(), options.overrides);
+  config::Config config = reader.run_config(options.overrides);
   const int64_t microbatches = config.training.global_batch_size / config.training.micro_batch_size;
   if (reader.manifest().base)
     user_error("{}: is an adapter without its base; run te-convert merge and inspect the result",

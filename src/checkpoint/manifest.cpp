@@ -2,8 +2,7 @@
 
 #include <xxhash.h>
 
-#include <iterator>
-#include <limits>
+#include <algorithm>
 #include <unordered_map>
 
 #include "checkpoint/manifest_json.h"
@@ -132,38 +131,29 @@ LogicalTensor tensor_of(const JsonNode& node, int num_files) {
         elements > kMaxElements)
       shape.refuse("has too many elements");
   }
-  const JsonNode slices = node.at("slices");
-  for (size_t i = 0; i < slices.size(); ++i)
-    tensor.slices.push_back(slice_of(slices.at(i), tensor, num_files));
+  tensor.slices =
+      node.at("slices").list([&](const JsonNode& slice) { return slice_of(slice, tensor, num_files); });
   return tensor;
 }
 
 StoredFile file_of(const JsonNode& node) {
+  constexpr const char* kRule = "must be the name of a file in the checkpoint's folder";
   StoredFile file;
-  file.name = node.at("name").text();
-  // The name is appended to the folder's path and must not lead out of it.
-  if (file.name.empty() || file.name.find('/') != std::string::npos || file.name.starts_with('.') ||
-      file.name.find('\0') != std::string::npos)
-    node.at("name").refuse("must be the name of a file in the checkpoint's folder");
+  file.name = node.at("name").file_name(kRule);
+  if (file.name.empty()) node.at("name").refuse(kRule);
   const JsonNode checksums = node.at("checksums");
-  for (const std::string& name : checksums.keys()) {
-    std::vector<uint64_t>& blocks = file.checksums[name];
-    const JsonNode list = checksums.at(name);
-    for (size_t i = 0; i < list.size(); ++i) blocks.push_back(list.at(i).hex64());
-  }
+  for (const std::string& name : checksums.keys())
+    file.checksums[name] = checksums.at(name).list([](const JsonNode& block) { return block.hex64(); });
   return file;
 }
 
 Fp8Part fp8_of(const JsonNode& node, int num_files) {
-  Fp8Part part;
-  part.file = static_cast<int>(node.at("file").integer(0, num_files - 1));
-  const JsonNode operands = node.at("operands");
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const JsonNode operand = operands.at(i);
+  const auto operand_of = [](const JsonNode& operand) -> Fp8Operand {
     if (operand.size() != 3) operand.refuse("must be [linear, role, fp8_max]");
-    part.operands.push_back({operand.at(0).text(), operand.at(1).text(), operand.at(2).positive_float()});
-  }
-  return part;
+    return {operand.at(0).text(), operand.at(1).text(), operand.at(2).positive_float()};
+  };
+  return {.file = static_cast<int>(node.at("file").integer(0, num_files - 1)),
+          .operands = node.at("operands").list(operand_of)};
 }
 
 /// What is wrong with a tensor's slices; nullptr if they cover the tensor exactly.
@@ -179,11 +169,10 @@ const char* slices_fault(const LogicalTensor& tensor) {
 }
 
 Dataset dataset_of(const JsonNode& node) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   return {.key = node.at("key").text(),
           .prefix = node.at("prefix").text(),
-          .documents = node.at("documents").integer(0, kMax),
-          .tokens = node.at("tokens").integer(0, kMax),
+          .documents = node.at("documents").count(),
+          .tokens = node.at("tokens").count(),
           .hash = node.at("hash").hex64()};
 }
 
@@ -201,17 +190,14 @@ Manifest manifest_of(const JsonNode& root) {
   Manifest manifest;
   manifest.progress = progress_of(root);
   manifest.config = root.at("config").text();
-  if (root.has("datasets")) {
-    const JsonNode datasets = root.at("datasets");
-    for (size_t i = 0; i < datasets.size(); ++i) manifest.datasets.push_back(dataset_of(datasets.at(i)));
-  }
+  if (root.has("datasets")) manifest.datasets = root.at("datasets").list(dataset_of);
   if (root.has("base")) {
     const JsonNode base = root.at("base");
     manifest.base = {base.at("path").text(), base.at("hash").hex64()};
   }
   root.at("checksum_block").integer(kChecksumBlock, kChecksumBlock);
   const JsonNode files = root.at("files"), tensors = root.at("tensors"), fp8 = root.at("fp8");
-  for (size_t i = 0; i < files.size(); ++i) manifest.files.push_back(file_of(files.at(i)));
+  manifest.files = files.list(file_of);
   const int num_files = static_cast<int>(manifest.files.size());
   std::unordered_map<std::string_view, size_t> names;
   manifest.tensors.reserve(tensors.size());
@@ -220,7 +206,7 @@ Manifest manifest_of(const JsonNode& root) {
     if (!names.emplace(manifest.tensors.back().name, i).second)
       tensors.at(i).at("name").refuse("occurs twice");
   }
-  for (size_t i = 0; i < fp8.size(); ++i) manifest.fp8.push_back(fp8_of(fp8.at(i), num_files));
+  manifest.fp8 = fp8.list([&](const JsonNode& part) { return fp8_of(part, num_files); });
   return manifest;
 }
 

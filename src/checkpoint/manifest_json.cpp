@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
@@ -49,9 +50,19 @@ int64_t JsonNode::integer(int64_t min, int64_t max) const {
   refuse(fmt::format("must be a whole number from {} to {}", min, max));
 }
 
+int64_t JsonNode::count() const {
+  return integer(0, std::numeric_limits<int64_t>::max());
+}
+
 std::string JsonNode::text() const {
   if (!value_.is_string()) refuse("must be text");
   return value_.get<std::string>();
+}
+
+std::string JsonNode::file_name(const char* rule) const {
+  std::string name = text();
+  if (name.starts_with('.') || name.find('/') != name.npos || name.find('\0') != name.npos) refuse(rule);
+  return name;
 }
 
 float JsonNode::positive_float() const {

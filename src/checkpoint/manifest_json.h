@@ -22,9 +22,20 @@ class JsonNode {
   size_t size() const;                        ///< number of items of a list
   std::vector<std::string> keys() const;      ///< keys of an object
 
+  /// make(item) of all items of a list.
+  template <class Make>
+  auto list(Make make) const {
+    std::vector<decltype(make(*this))> items;
+    for (size_t i = 0; i < size(); ++i) items.push_back(make(at(i)));
+    return items;
+  }
+
   bool is_null() const { return value_.is_null(); }
   int64_t integer(int64_t min, int64_t max) const;
+  int64_t count() const;  ///< an integer of 0 or more
   std::string text() const;
+  /// A name that is appended to a folder's path and must not lead out of it; `rule` is that of the message.
+  std::string file_name(const char* rule) const;
   float positive_float() const;
   double number() const;   ///< finite
   uint64_t hex64() const;  ///< a string of 16 hexadecimal digits

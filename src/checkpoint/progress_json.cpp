@@ -1,5 +1,7 @@
 #include "checkpoint/progress_json.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 
@@ -7,10 +9,6 @@ namespace te::checkpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-int64_t count_of(const JsonNode& node, const char* key) {
-  return node.at(key).integer(0, std::numeric_limits<int64_t>::max());
-}
 
 // JSON cannot represent a loss that is not finite; it becomes null.
 Json loss_json(double loss) {
@@ -27,12 +25,6 @@ double loss_of(const JsonNode& node) {
   return node.is_null() ? std::numeric_limits<double>::quiet_NaN() : node.number();
 }
 
-std::vector<double> losses_of(const JsonNode& node) {
-  std::vector<double> losses;
-  for (size_t i = 0; i < node.size(); ++i) losses.push_back(loss_of(node.at(i)));
-  return losses;
-}
-
 // --- best checkpoints and early stopping -------------------------------------------------------------------
 
 Json to_json(const Validation& validation) {
@@ -46,14 +38,11 @@ Json to_json(const Validation& validation) {
 
 void read(const JsonNode& node, Validation& validation) {
   validation.set = node.at("set").text();
-  validation.without_gain = count_of(node, "without_gain");
+  validation.without_gain = node.at("without_gain").count();
   if (node.has("lowest")) validation.lowest = node.at("lowest").number();
-  const JsonNode best = node.at("best");
-  for (size_t i = 0; i < best.size(); ++i) {
-    const JsonNode item = best.at(i);
-    validation.best.push_back(
-        {count_of(item, "step"), item.at("loss").number(), item.at("extra").integer(0, 1) == 1});
-  }
+  validation.best = node.at("best").list([](const JsonNode& item) -> Validation::Best {
+    return {item.at("step").count(), item.at("loss").number(), item.at("extra").integer(0, 1) == 1};
+  });
 }
 
 // --- the guard ---------------------------------------------------------------------------------------------
@@ -69,13 +58,13 @@ Json to_json(const Guard& guard) {
 }
 
 void read(const JsonNode& node, Guard& guard) {
-  guard.gaps = losses_of(node.at("gaps"));
-  guard.bf16_until = count_of(node, "bf16_until");
-  guard.excesses = count_of(node, "excesses");
+  guard.gaps = node.at("gaps").list(loss_of);
+  guard.bf16_until = node.at("bf16_until").count();
+  guard.excesses = node.at("excesses").count();
   if (!node.has("began")) return;
-  guard.began = count_of(node, "began");
-  guard.bf16 = losses_of(node.at("bf16"));
-  guard.fp8 = losses_of(node.at("fp8"));
+  guard.began = node.at("began").count();
+  guard.bf16 = node.at("bf16").list(loss_of);
+  guard.fp8 = node.at("fp8").list(loss_of);
   if (guard.fp8.size() > guard.bf16.size()) node.at("fp8").refuse("has more losses than bf16");
 }
 
@@ -86,7 +75,7 @@ Json to_json(const LossScale& state) {
 }
 
 void read(const JsonNode& node, LossScale& state) {
-  state = {.scale = node.at("scale").number(), .good_steps = count_of(node, "good_steps")};
+  state = {.scale = node.at("scale").number(), .good_steps = node.at("good_steps").count()};
   if (!(state.scale > 0.0)) node.at("scale").refuse("must be above 0");
 }
 
@@ -100,10 +89,11 @@ Json to_json(const SpikeHistory& history) {
 }
 
 void read(const JsonNode& node, SpikeHistory& history) {
-  for (auto& [key, losses] : {std::pair{"accepted", &history.accepted}, std::pair{"row", &history.row}})
-    for (size_t i = 0; i < node.at(key).size(); ++i) losses->push_back(node.at(key).at(i).number());
-  history.total = count_of(node, "total");
-  history.since = count_of(node, "since");
+  const auto number = [](const JsonNode& item) { return item.number(); };
+  history.accepted = node.at("accepted").list(number);
+  history.row = node.at("row").list(number);
+  history.total = node.at("total").count();
+  history.since = node.at("since").count();
 }
 
 Json to_json(const Faults& faults) {
@@ -113,9 +103,9 @@ Json to_json(const Faults& faults) {
 }
 
 void read(const JsonNode& node, Faults& faults) {
-  faults = {.consecutive_skipped = count_of(node, "skipped_in_a_row"),
-            .skipped_total = count_of(node, "skipped_total"),
-            .rollbacks = count_of(node, "rollbacks")};
+  faults = {.consecutive_skipped = node.at("skipped_in_a_row").count(),
+            .skipped_total = node.at("skipped_total").count(),
+            .rollbacks = node.at("rollbacks").count()};
 }
 
 // --- checkpoints -------------------------------------------------------------------------------------------
@@ -125,14 +115,8 @@ Json to_json(const KeptCheckpoints& kept) {
 }
 
 void read(const JsonNode& node, KeptCheckpoints& kept) {
-  kept.last_verified = node.at("good").text();
-  // The name is appended to the folder's path and must not lead out of it.
-  if (kept.last_verified.find('/') != std::string::npos || kept.last_verified.starts_with('.') ||
-      kept.last_verified.find('\0') != std::string::npos)
-    node.at("good").refuse("must be the name of a checkpoint in the same directory");
-  const JsonNode drop = node.at("drop");
-  for (size_t i = 0; i < drop.size(); ++i)
-    kept.drop.push_back(drop.at(i).integer(0, std::numeric_limits<int64_t>::max()));
+  kept.last_verified = node.at("good").file_name("must be the name of a checkpoint in the same directory");
+  kept.drop = node.at("drop").list([](const JsonNode& step) { return step.count(); });
 }
 
 /// Visits the state of all policies with its keys. The structured binding makes a new member of Progress a compile
@@ -162,9 +146,9 @@ std::string policies_text(const Progress& progress) {
 }
 
 Progress progress_of(const JsonNode& root) {
-  Progress progress = {.step = count_of(root, "step"),
-                       .consumed_samples = count_of(root, "consumed_samples"),
-                       .updates = count_of(root, "updates")};
+  Progress progress = {.step = root.at("step").count(),
+                       .consumed_samples = root.at("consumed_samples").count(),
+                       .updates = root.at("updates").count()};
   each_policy(progress, [&root](const char* key, auto& policy) {
     if (root.has(key)) read(root.at(key), policy);
   });

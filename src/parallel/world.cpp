@@ -299,6 +299,14 @@ void World::run_collectively(const std::function<void()>& fn) {
   throw JobFailure(exit_code, message);
 }
 
+std::string World::from_leader(const std::function<std::string()>& fn) {
+  std::string text;
+  run_collectively([&] {
+    if (leader()) text = fn();
+  });
+  return broadcast_string(text);
+}
+
 void World::abort(int exit_code) {
   announce_job_end();
   deliver_output();

@@ -50,6 +50,8 @@ class World {
   /// because of a user's mistake (config, files, devices). fn must not communicate: if it threw on one rank, the others
   /// would wait forever.
   void run_collectively(const std::function<void()>& fn);
+  /// Runs fn on rank 0 in run_collectively(); returns its result on every rank.
+  std::string from_leader(const std::function<std::string()>& fn);
 
   /// Ends the job immediately, on every rank, with this exit code.
   [[noreturn]] static void abort(int exit_code);

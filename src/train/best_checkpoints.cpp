@@ -1,11 +1,10 @@
 #include "train/best_checkpoints.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <sstream>
 
 #include "checkpoint/folder.h"
 #include "core/log.h"
@@ -34,15 +33,14 @@ void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
     state = {};
   }
   // Only one rank checks, so that all ranks get the same answer.
-  std::string there;
-  world.run_collectively([&] {
-    if (!world.leader()) return;
+  const std::string there = world.from_leader([&] {
+    std::string found;
     for (const Validation::Best& item : state.best) {
       const auto folder = std::filesystem::path(directory_) / checkpoint::step_name(item.step);
-      there += std::filesystem::exists(folder / "manifest.json") ? '1' : '0';
+      found += std::filesystem::exists(folder / "manifest.json") ? '1' : '0';
     }
+    return found;
   });
-  there = world.broadcast_string(there);
   std::vector<Validation::Best> kept;
   for (size_t i = 0; i < there.size(); ++i)
     if (there[i] == '1' && static_cast<int64_t>(kept.size()) < keep_) kept.push_back(state.best[i]);

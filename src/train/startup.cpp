@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "config/adapter.h"
@@ -109,11 +108,8 @@ fs::path Startup::find() {
   const config::CheckpointConfig& options = config_.checkpoint;
   if (options.resume == "never") return {};
   if (options.resume != "auto") return options.resume;
-  std::string found;
-  world_.run_collectively([&] {  // only one rank searches, so that all agree
-    if (world_.leader()) found = checkpoint::find_latest(options.directory).value_or("").string();
-  });
-  found = world_.broadcast_string(found);
+  const std::string found = world_.from_leader(  // only one rank searches, so that all agree
+      [&] { return checkpoint::find_latest(options.directory).value_or("").string(); });
   if (found.empty())
     log_info("checkpoint.resume auto: no checkpoint in {}; the run starts at step 1", options.directory);
   return found;
@@ -195,11 +191,7 @@ void Startup::report_changes(const std::string& before, int64_t step) const {
 }
 
 fs::path Startup::previous(const fs::path& damaged) {
-  std::string older;
-  world_.run_collectively([&] {
-    if (world_.leader()) older = checkpoint::checkpoint_before(damaged).value_or("").string();
-  });
-  return world_.broadcast_string(older);
+  return world_.from_leader([&] { return checkpoint::checkpoint_before(damaged).value_or("").string(); });
 }
 
 void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,

@@ -3,33 +3,13 @@
 #include <clocale>
 #include <cwctype>
 
-#include "text/tokenizers/utf8.h"
+#include "text/tokenizers/normalizer_step.h"
 
 namespace te::generate::python {
 namespace {
 
-size_t character_bytes(std::string_view text) {
-  const size_t bytes = text::utf8_sequence_length(text);
-  return bytes == 0 ? 1 : bytes;
-}
-
-/// str.isspace: the property White_Space, and ASCII's four separators 0x1c to 0x1f.
-bool is_space(std::string_view character) {
-  if (character.size() == 1) {
-    const auto byte = static_cast<unsigned char>(character[0]);
-    return byte < 0x80 && (text::is_white_space(byte) || (byte >= 0x1C && byte <= 0x1F));
-  }
-  return text::is_white_space(text::utf8_code_point(character));
-}
-
-template <class OnCharacter>
-void for_each_character(std::string_view text, OnCharacter on_character) {
-  while (!text.empty()) {
-    const size_t bytes = character_bytes(text);
-    on_character(text.substr(0, bytes));
-    text.remove_prefix(bytes);
-  }
-}
+using text::for_each_character;
+using text::is_python_space;
 
 /// Unicode's simple case mappings, independent of the process's locale.
 class Cases {
@@ -53,37 +33,26 @@ class Cases {
 
 int64_t length(std::string_view text) {
   int64_t count = 0;
-  for_each_character(text, [&](std::string_view) { ++count; });
+  for_each_character(text, [&](uint32_t, std::string_view) { ++count; });
   return count;
 }
 
 std::string_view lstrip(std::string_view text) {
-  while (!text.empty()) {
-    const size_t bytes = character_bytes(text);
-    if (!is_space(text.substr(0, bytes))) break;
-    text.remove_prefix(bytes);
-  }
-  return text;
+  return text::stripped(text, true, false, is_python_space);
 }
 
 std::string_view rstrip(std::string_view text) {
-  size_t end = 0, at = 0;
-  for_each_character(text, [&](std::string_view character) {
-    at += character.size();
-    if (!is_space(character)) end = at;
-  });
-  return text.substr(0, end);
+  return text::stripped(text, false, true, is_python_space);
 }
 
 std::string capitalize(std::string_view text) {
   static const Cases cases;
   std::string result;
   bool first = true;
-  for_each_character(text, [&](std::string_view character) {
-    if (text::utf8_sequence_length(character) == 0) {
-      result += character;
+  for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+    if (c == text::kNoCharacter) {
+      result += bytes;
     } else {
-      const uint32_t c = text::utf8_code_point(character);
       text::append_utf8(first ? cases.upper(c) : cases.lower(c), result);
     }
     first = false;
@@ -93,21 +62,15 @@ std::string capitalize(std::string_view text) {
 
 std::string replace(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
-  for (;;) {
-    const size_t at = text.find(from);
-    if (at == std::string_view::npos) break;
-    result += text.substr(0, at);
-    result += to;
-    text.remove_prefix(at + from.size());
-  }
-  return result += text;
+  text::append_replaced(text, from, to, result);
+  return result;
 }
 
 int64_t count_words(std::string_view text) {
   int64_t runs = 0;
   bool inside = false;
-  for_each_character(text, [&](std::string_view character) {
-    const bool space = is_space(character);
+  for_each_character(text, [&](uint32_t c, std::string_view) {
+    const bool space = is_python_space(c);
     runs += space && !inside ? 1 : 0;
     inside = space;
   });

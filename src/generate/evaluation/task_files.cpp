@@ -1,5 +1,7 @@
 #include "generate/evaluation/task_files.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/error.h"
@@ -29,10 +31,8 @@ Task read_published(const TaskRule& rule, const fs::path& data) {
   names.insert(names.end(), rule.files.begin(), rule.files.end());
   const auto file = first_file(data, names);
   if (!file) {
-    std::string all;
-    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
     user_error("--data {}: has no data of {}; must have one of {} (may be compressed)", data.string(),
-               task.name, all);
+               task.name, fmt::join(names, ", "));
   }
   task.file = file->string();
   read_documents(task, rule.make);

@@ -1,17 +1,13 @@
 // Encodes a conversation to tokens and a loss mask. Messages become runs of text and single tokens, each inside or
 // outside the loss; adjacent runs of text with the same mask value are encoded together.
 #include "core/error.h"
+#include "core/strings.h"
 #include "text/chat/chat_template.h"
 
 namespace te::text {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n\v\f";
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
+constexpr std::string_view kTrimmed = " \t\r\n\v\f";
 
 }  // namespace
 
@@ -80,7 +76,9 @@ const ChatTemplate::Line& ChatTemplate::line_of(const Message& message, const st
 
 void ChatTemplate::write(const Message& message, const Message* system, const std::string& place,
                          Writer& writer) const {
-  const auto text = [&](const std::string& raw) { return trim_ ? trimmed(raw) : std::string_view(raw); };
+  const auto text = [&](const std::string& raw) {
+    return trim_ ? trimmed(raw, kTrimmed) : std::string_view(raw);
+  };
   for (const Part& part : line_of(message, place)) {
     switch (part.kind) {
       case Kind::kText:
@@ -130,7 +128,7 @@ ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, con
   }
   const Message* system = nullptr;  // a system message that the next user message will contain
   for (const Message& message : conversation) {
-    if (message.role == "assistant" && trimmed(message.content).empty()) break;
+    if (message.role == "assistant" && trimmed(message.content, kTrimmed).empty()) break;
     const bool deferred = system_inside_user_ && message.role == "system";
     if (system != nullptr && (deferred || message.role != "user")) {
       user_error(

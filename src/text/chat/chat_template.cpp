@@ -1,8 +1,9 @@
 // Parser of chat templates; chat_encode.cpp encodes conversations with them.
 #include "text/chat/chat_template.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <array>
 #include <sstream>
 
 #include "core/error.h"
@@ -23,9 +24,8 @@ ChatTemplate ChatTemplate::load(const std::string& spec) {
   }
   const FileText file = read_file(spec, kMaxTextFileBytes, FileKind::input);
   if (file.missing) {
-    std::string names;
-    for (const std::string& name : builtin_names()) names += (names.empty() ? "" : ", ") + name;
-    user_error("chat template `{}`: neither a file nor one of {}; correct --template", spec, names);
+    user_error("chat template `{}`: neither a file nor one of {}; correct --template", spec,
+               fmt::join(builtin_names(), ", "));
   }
   if (!file) user_error("chat template {}: cannot be read: {}; correct --template", spec, file.error);
   return parse(spec, file.text);

@@ -16,26 +16,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFormat = "te-train chat turns 1", kReasoningEnd = "</think>";
 
-/// Whether Python's str.strip removes the character.
-bool is_python_space(uint32_t c) {
-  constexpr uint32_t kFirstSeparator = 0x1C, kLastSeparator = 0x1F;
-  return c != kNoCharacter && (is_white_space(c) || (c >= kFirstSeparator && c <= kLastSeparator));
-}
-
-std::string_view trimmed(std::string_view text, bool left, bool right) {
-  size_t begin = text.size(), end = 0, at = 0;  // [begin, end) is the text without white space at its ends
-  for_each_character(text, [&](uint32_t c, std::string_view bytes) {
-    if (!is_python_space(c)) {
-      begin = std::min(begin, at);
-      end = at + bytes.size();
-    }
-    at += bytes.size();
-  });
-  if (!right) end = text.size();
-  if (!left) begin = 0;
-  return text.substr(begin, end > begin ? end - begin : 0);
-}
-
 std::string crc32_of(const std::string& text) {
   const auto value = ::crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
   return fmt::format("crc32:{:08x}", value);
@@ -132,8 +112,8 @@ std::string ChatTurns::render(const std::string& message, const Part& part) {
   const bool drop_lines = part.reasoning == Reasoning::kDropAllLines ||
                           (part.reasoning == Reasoning::kDropLines && has_reasoning);
   if (drop_lines) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
-  return std::string(trimmed(text, part.trim == Trim::kLeft || part.trim == Trim::kBoth,
-                             part.trim == Trim::kRight || part.trim == Trim::kBoth));
+  return std::string(stripped(text, part.trim == Trim::kLeft || part.trim == Trim::kBoth,
+                              part.trim == Trim::kRight || part.trim == Trim::kBoth, is_python_space));
 }
 
 std::vector<std::pair<std::string, bool>> ChatTurns::parts_of(const Conversation& conversation) const {

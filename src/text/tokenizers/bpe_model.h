@@ -25,6 +25,7 @@ namespace te::text {
 /// The contents of a tokenizer file. In byte-level vocabularies, tokens and merges use the printable alphabet of
 /// byte_level.h.
 struct BpeSpec {
+  using Model = class BpeModel;
   std::vector<std::pair<std::string, int64_t>> vocab;       ///< token, id
   std::vector<std::pair<std::string, std::string>> merges;  ///< lowest rank first
   std::vector<uint32_t> ranks;  ///< ranks of the merges, which can be equal; empty: their positions

@@ -20,61 +20,20 @@ void append_small(uint32_t c, std::string_view bytes, std::string& result) {
   }
 }
 
-class LowercaseStep : public NormalizerStep {
- public:
-  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
-    std::string& result = out.text();
-    for_each_character(text, [&](uint32_t c, std::string_view bytes) { append_small(c, bytes, result); });
-  }
-};
+bool is_dropped_by_nmt(uint32_t c) {
+  return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
+         c == 0x9F;
+}
+bool is_space_to_nmt(uint32_t c) {
+  return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+         c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+}
 
-class StripAccentsStep : public NormalizerStep {
- public:
-  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
-    std::string& result = out.text();
-    const CodePointSet& marks = combining_marks();
-    for_each_character(text, [&](uint32_t c, std::string_view bytes) {
-      if (!marks.contains(c)) result += bytes;
-    });
-  }
-  bool keeps_start(std::string_view /*space*/) const override { return false; }
-};
+bool never(std::string_view) {
+  return false;
+}
 
-class NmtStep : public NormalizerStep {
- public:
-  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
-    std::string& result = out.text();
-    for_each_character(text, [&](uint32_t c, std::string_view bytes) {
-      if (is_space(c)) {
-        result += ' ';
-      } else if (!is_dropped(c)) {
-        result += bytes;
-      }
-    });
-  }
-  bool keeps_start(std::string_view /*space*/) const override { return false; }
-
- private:
-  static bool is_dropped(uint32_t c) {
-    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
-           c == 0x9F;
-  }
-  static bool is_space(uint32_t c) {
-    return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
-           c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
-  }
-};
-
-/// Replaces every byte by the character that represents it.
-class ByteLevelStep : public NormalizerStep {
- public:
-  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
-    std::string& result = out.text();
-    for (const char c : text) append_utf8(byte_level_character(static_cast<uint8_t>(c)), result);
-  }
-};
-
-class BertStep : public NormalizerStep {
+class BertStep {
  public:
   explicit BertStep(const JsonReader& json)
       : clean_(json.at("clean_text").boolean()),
@@ -82,7 +41,7 @@ class BertStep : public NormalizerStep {
         lowercase_(json.at("lowercase").boolean()),
         strip_accents_(json.boolean_or("strip_accents", lowercase_)) {}
 
-  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
+  void operator()(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const {
     std::string& result = out.text();
     if (!strip_accents_) {
       const auto finish = [&](uint32_t c, std::string_view bytes) { put(c, bytes, result); };
@@ -96,7 +55,6 @@ class BertStep : public NormalizerStep {
       if (!marks.contains(c)) put(c, bytes, result);
     });
   }
-  bool keeps_start(std::string_view /*space*/) const override { return false; }
 
  private:
   /// Calls on_character(code_point, bytes) for the characters after clean_text and handle_chinese_chars.
@@ -130,20 +88,40 @@ class BertStep : public NormalizerStep {
 
 }  // namespace
 
-NormalizerStepPtr make_lowercase() {
-  return std::make_shared<LowercaseStep>();
+NormalizerStep make_lowercase() {
+  return {[](std::string_view text, BoundedText& out, PatternWorkspace&) {
+    std::string& result = out.text();
+    for_each_character(text, [&](uint32_t c, std::string_view bytes) { append_small(c, bytes, result); });
+  }};
 }
-NormalizerStepPtr make_strip_accents() {
-  return std::make_shared<StripAccentsStep>();
+
+NormalizerStep make_strip_accents() {
+  const auto apply = [](std::string_view text, BoundedText& out, PatternWorkspace&) {
+    const CodePointSet& marks = combining_marks();
+    for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+      if (!marks.contains(c)) out.text() += bytes;
+    });
+  };
+  return {apply, never};
 }
-NormalizerStepPtr make_nmt() {
-  return std::make_shared<NmtStep>();
+
+NormalizerStep make_nmt() {
+  const auto apply = [](std::string_view text, BoundedText& out, PatternWorkspace&) {
+    for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+      if (!is_dropped_by_nmt(c)) out.text() += is_space_to_nmt(c) ? " " : bytes;
+    });
+  };
+  return {apply, never};
 }
-NormalizerStepPtr make_byte_level() {
-  return std::make_shared<ByteLevelStep>();
+
+NormalizerStep make_byte_level() {
+  return {[](std::string_view text, BoundedText& out, PatternWorkspace&) {
+    for (const char c : text) append_utf8(byte_level_character(static_cast<uint8_t>(c)), out.text());
+  }};
 }
-NormalizerStepPtr make_bert(const JsonReader& json) {
-  return std::make_shared<BertStep>(json);
+
+NormalizerStep make_bert(const JsonReader& json) {
+  return {BertStep(json), never};
 }
 
 }  // namespace te::text

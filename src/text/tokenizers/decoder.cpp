@@ -1,7 +1,9 @@
 // Definitions: Hugging Face tokenizers, decoders.
 #include "text/tokenizers/decoder.h"
 
-#include <algorithm>
+#include <fmt/ranges.h>
+
+#include <charconv>
 #include <utility>
 
 #include "core/error.h"
@@ -16,16 +18,9 @@ namespace {
 /// The byte of a token such as "<0x0A>"; -1 for other tokens.
 int fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-  int value = 0;
-  for (const char c : token.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                             : -1;
-    if (digit < 0) return -1;
-    value = value * 16 + digit;
-  }
-  return value;
+  uint8_t value = 0;
+  const auto [end, error] = std::from_chars(&token[3], &token[5], value, 16);
+  return error == std::errc() && end == &token[5] ? value : -1;
 }
 
 /// Removes up to `start` occurrences of `content` at the beginning and up to `stop` at the end.
@@ -47,13 +42,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 }
 
 void fuse(std::vector<std::string>& tokens, std::string_view between = "") {
-  std::string text;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (i > 0) text += between;
-    text += tokens[i];
-  }
-  tokens.clear();
-  tokens.push_back(std::move(text));
+  tokens = {fmt::format("{}", fmt::join(tokens, between))};
 }
 
 /// Joins consecutive byte tokens to one token with their bytes.
@@ -81,15 +70,6 @@ void join_bytes(std::vector<std::string>& tokens) {
   tokens = std::move(result);
 }
 
-void append_replaced(std::string_view text, const Pattern& pattern, std::string_view to,
-                     BoundedText& result) {
-  PatternWorkspace workspace;
-  pattern.split(workspace, text, valid_utf8_prefix(text) == text.size(),
-                [&](size_t begin, size_t end, bool is_match) {
-                  result += is_match ? to : text.substr(begin, end - begin);
-                });
-}
-
 /// WordPiece's cleanup: removes spaces before punctuation and English contractions.
 std::string cleaned(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
@@ -102,25 +82,15 @@ std::string cleaned(std::string text) {
 }  // namespace
 
 Decoder::Decoder(const JsonReader& json) {
-  if (!json.is_null()) add(json, 0);
+  if (json.is_null()) return;
+  add_parts(json, "decoders", steps_,
+            [this](const std::string& type, const JsonReader& part) { add_part(type, part); });
 }
 
 Decoder Decoder::byte_level() {
   Decoder result;
   result.steps_.push_back({.kind = Kind::kByteLevel});
   return result;
-}
-
-void Decoder::add(const JsonReader& json, int depth) {
-  constexpr size_t kMax = 64;
-  if (depth > 8 || steps_.size() >= kMax) json.fail("has too many parts");
-  const std::string& type = json.at("type").string();
-  if (type == "Sequence") {
-    const JsonReader list = json.at("decoders");
-    for (size_t i = 0; i < list.array().size(); ++i) add(list.element(i), depth + 1);
-  } else {
-    add_part(type, json);
-  }
 }
 
 void Decoder::add_part(const std::string& type, const JsonReader& json) {
@@ -180,7 +150,8 @@ void Decoder::apply(const Step& step, size_t limit, std::vector<std::string>& to
         std::string text;
         BoundedText result(text, limit, "decoder");
         if (step.pattern) {
-          append_replaced(token, *step.pattern, step.content, result);
+          PatternWorkspace workspace;
+          step.pattern->append_replaced(workspace, token, step.content, result);
         } else {
           append_replaced(token, step.text, step.content, result);
         }

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "text/tokenizers/json_reader.h"
@@ -34,7 +33,6 @@ class Decoder {
     std::shared_ptr<const Pattern> pattern;  // Replace: instead of `text`
   };
   Decoder() = default;
-  void add(const JsonReader& json, int depth);
   void add_part(const std::string& type, const JsonReader& json);
   /// `limit`: limit for the bytes that Replace produces from all tokens.
   static void apply(const Step& step, size_t limit, std::vector<std::string>& tokens);

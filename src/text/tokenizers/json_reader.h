@@ -47,4 +47,18 @@ class JsonReader {
   std::string where_;
 };
 
+/// Calls add_part(type, json), which appends to `steps`, for a part of a tokenizer.json and, if it is a Sequence, for
+/// its parts, which it has as `list`.
+template <class Steps, class AddPart>
+void add_parts(const JsonReader& json, const char* list, const Steps& steps, AddPart add_part,
+               int depth = 0) {
+  constexpr size_t kMax = 64;
+  if (depth > 8 || steps.size() >= kMax) json.fail("has too many parts");
+  const std::string& type = json.at("type").string();
+  if (type != "Sequence") return add_part(type, json);
+  const JsonReader parts = json.at(list);
+  for (size_t i = 0; i < parts.array().size(); ++i)
+    add_parts(parts.element(i), list, steps, add_part, depth + 1);
+}
+
 }  // namespace te::text

@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
 
 #include "core/error.h"
 #include "text/tokenizers/code_point_set.h"
@@ -71,24 +73,11 @@ CodePointSet make_unstable(NormalForm form) {
 }
 
 const CodePointSet& unstable(NormalForm form) {
-  switch (form) {
-    case NormalForm::kNfc: {
-      static const CodePointSet set = make_unstable(form);
-      return set;
-    }
-    case NormalForm::kNfd: {
-      static const CodePointSet set = make_unstable(form);
-      return set;
-    }
-    case NormalForm::kNfkc: {
-      static const CodePointSet set = make_unstable(form);
-      return set;
-    }
-    default: {
-      static const CodePointSet set = make_unstable(form);
-      return set;
-    }
-  }
+  static std::array<std::once_flag, 4> made;
+  static std::array<std::optional<CodePointSet>, 4> sets;
+  const auto index = static_cast<size_t>(form);
+  std::call_once(made[index], [&] { sets[index] = make_unstable(form); });
+  return *sets[index];
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ class Normalizer {
   bool keeps_start(std::string_view space) const;
 
  private:
-  void add(const JsonReader& json, int depth);
-  std::vector<NormalizerStepPtr> steps_;
+  void add_part(const std::string& type, const JsonReader& json);
+  std::vector<NormalizerStep> steps_;
 };
 
 }  // namespace te::text

@@ -63,6 +63,16 @@ class Pattern {
     });
   }
 
+  /// Appends `text`, which can contain any bytes, with the matches replaced by `to` to `result`.
+  template <class Result>
+  void append_replaced(PatternWorkspace& workspace, std::string_view text, std::string_view to,
+                       Result& result) const {
+    split(workspace, text, valid_utf8_prefix(text) == text.size(),
+          [&](size_t begin, size_t end, bool is_match) {
+            result += is_match ? to : text.substr(begin, end - begin);
+          });
+  }
+
  private:
   template <class OnSpan>
   void split_run(PatternWorkspace& workspace, std::string_view run, size_t offset, OnSpan& on_span) const {

@@ -54,25 +54,19 @@ class PipelineTokenizer::WorkspaceLoan {
 
 namespace {
 
-std::unique_ptr<const TokenModel> make_model(const BpeSpec& spec, const std::string& where) {
-  return std::make_unique<BpeModel>(spec, where);
-}
-std::unique_ptr<const TokenModel> make_model(const UnigramSpec& spec, const std::string& where) {
-  return std::make_unique<UnigramModel>(spec, where);
-}
-std::unique_ptr<const TokenModel> make_model(const WordPieceSpec& spec, const std::string& where) {
-  return std::make_unique<WordPieceModel>(spec, where);
-}
-std::unique_ptr<const TokenModel> make_model(const WordLevelSpec& spec, const std::string& where) {
-  return std::make_unique<WordLevelModel>(spec, where);
+std::unique_ptr<const TokenModel> make_model(const ModelSpec& spec, const std::string& where) {
+  return std::visit(
+      [&]<class Spec>(const Spec& model) -> std::unique_ptr<const TokenModel> {
+        return std::make_unique<typename Spec::Model>(model, where);
+      },
+      spec);
 }
 
 }  // namespace
 
 PipelineTokenizer::PipelineTokenizer(PipelineSpec spec, const std::string& name)
     : name_(name),
-      model_(
-          std::visit([&](const auto& model) { return make_model(model, "tokenizer " + name); }, spec.model)),
+      model_(make_model(spec.model, "tokenizer " + name)),
       vocabulary_(model_->vocabulary()),
       normalizer_(std::move(spec.normalizer)),
       pre_tokenizer_(std::move(spec.pre_tokenizer)),

@@ -16,20 +16,11 @@ constexpr const char* kGpt2Regex =
 }  // namespace
 
 PreTokenizer::PreTokenizer(const JsonReader& json) {
-  if (!json.is_null()) add(json, 0);
-}
-
-void PreTokenizer::add(const JsonReader& json, int depth) {
-  constexpr size_t kMax = 64;
-  if (depth > 8 || steps_.size() >= kMax) json.fail("has too many parts");
-  if (byte_level_) json.fail("follows ByteLevel, which must be the last pre-tokenizer");
-  const std::string& type = json.at("type").string();
-  if (type == "Sequence") {
-    const JsonReader list = json.at("pretokenizers");
-    for (size_t i = 0; i < list.array().size(); ++i) add(list.element(i), depth + 1);
-  } else {
-    add_part(type, json);
-  }
+  if (json.is_null()) return;
+  add_parts(json, "pretokenizers", steps_, [this](const std::string& type, const JsonReader& part) {
+    if (byte_level_) part.fail("follows ByteLevel, which must be the last pre-tokenizer");
+    add_part(type, part);
+  });
 }
 
 void PreTokenizer::add_pattern(const std::string& regex, const std::string& where, Behavior behavior,

@@ -58,7 +58,6 @@ class PreTokenizer {
   };
 
   PreTokenizer() = default;
-  void add(const JsonReader& json, int depth);
   void add_part(const std::string& type, const JsonReader& json);
   void add_pattern(const std::string& regex, const std::string& where, Behavior behavior,
                    bool invert = false);

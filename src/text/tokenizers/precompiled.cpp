@@ -50,7 +50,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-class PrecompiledStep : public NormalizerStep {
+class PrecompiledStep {
  public:
   explicit PrecompiledStep(const JsonReader& json) : where_(json.where()) {
     const auto bytes = from_base64(json.string());
@@ -68,7 +68,7 @@ class PrecompiledStep : public NormalizerStep {
     }
   }
 
-  void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
+  void operator()(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const {
     GraphemeBoundaries boundaries;
     size_t begin = 0, at = 0;  // start of the cluster, start of the next character
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
@@ -137,8 +137,8 @@ class PrecompiledStep : public NormalizerStep {
 
 }  // namespace
 
-NormalizerStepPtr make_precompiled(const JsonReader& json) {
-  return std::make_shared<PrecompiledStep>(json.at("precompiled_charsmap"));
+NormalizerStep make_precompiled(const JsonReader& json) {
+  return {PrecompiledStep(json.at("precompiled_charsmap"))};
 }
 
 }  // namespace te::text

@@ -2,6 +2,8 @@
 
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "text/tokenizers/sentencepiece_bpe.h"
 #include "text/tokenizers/utf8.h"
@@ -20,9 +22,7 @@ template <typename Status>
 void check(const Status& status, const std::string& name, const char* action) {
   if (status.ok()) return;
   std::string message(status.ToString());
-  for (char& c : message) {
-    if (c == '\n') c = ' ';
-  }
+  std::ranges::replace(message, '\n', ' ');
   user_error("tokenizer {}: SentencePiece cannot {}: {}", name, action, message);
 }
 

@@ -15,6 +15,7 @@
 namespace te::text {
 
 struct UnigramSpec {
+  using Model = class UnigramModel;
   std::vector<std::pair<std::string, double>> vocab;  ///< token and score (a log probability), by id
   std::optional<int64_t> unk_id;
   bool byte_fallback = false;  ///< unknown text becomes the tokens `<0x00>` to `<0xFF>` of its bytes

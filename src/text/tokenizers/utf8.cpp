@@ -92,4 +92,8 @@ bool is_white_space(uint32_t c) {
          c == 0x3000;
 }
 
+bool is_python_space(uint32_t c) {
+  return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
+}
+
 }  // namespace te::text

@@ -39,5 +39,7 @@ std::string shown(std::string_view text);
 
 /// The Unicode property White_Space.
 bool is_white_space(uint32_t code_point);
+/// Python's str.isspace: also ASCII's four separators.
+bool is_python_space(uint32_t code_point);
 
 }  // namespace te::text

@@ -13,6 +13,7 @@
 namespace te::text {
 
 struct WordPieceSpec {
+  using Model = class WordPieceModel;
   std::vector<std::pair<std::string, int64_t>> vocab;  ///< token, id
   std::string unk_token;                               ///< for words that cannot be split into tokens
   std::string prefix;                                  ///< of tokens inside a word, such as ##
@@ -20,6 +21,7 @@ struct WordPieceSpec {
 };
 
 struct WordLevelSpec {
+  using Model = class WordLevelModel;
   std::vector<std::pair<std::string, int64_t>> vocab;  ///< token, id
   std::string unk_token;
 };

@@ -99,33 +99,49 @@ void write_z_loss(const Tensor& z_losses, int64_t row, float value) {
   if (z_losses) z_losses.as<float>()[row] = value;
 }
 
-template <class T>
-void cross_entropy_cpu(const CrossEntropy& a) {
+/// Softmax of a full row and the target's capped logit.
+struct RowStatistics {
+  Softmax all;
+  float target_logit = std::numeric_limits<float>::quiet_NaN();
+};
+
+/// Losses and gradients of `count` columns from column `first` of the vocabulary on. statistics_of(r, logits, row)
+/// returns the statistics of a row; for the gradient it also writes the exponentials of its logits to `row`.
+template <class T, class Args, class StatisticsOf>
+void losses_cpu(const Args& a, int64_t first, int64_t count, StatisticsOf&& statistics_of) {
   const int64_t rows = a.logits.rows(), columns = a.logits.cols();
-  const int32_t* targets = a.targets.as<int32_t>();
-  check_targets("cross_entropy", a.targets, a.vocab);
+  const int32_t* targets = a.targets.template as<int32_t>();
+  float* losses = a.losses.template as<float>();
   const bool backward = a.grad_scale != 0.0f;
 #pragma omp parallel
   {
-    std::vector<float> row(static_cast<size_t>(a.vocab));
+    std::vector<float> row(static_cast<size_t>(count));
 #pragma omp for
     for (int64_t r = 0; r < rows; ++r) {
-      T* logits = a.logits.as<T>() + r * columns;
+      T* logits = a.logits.template as<T>() + r * columns;
       if (targets[r] < 0) {
-        a.losses.as<float>()[r] = 0.0f;
+        losses[r] = 0.0f;
         write_z_loss(a.z_losses, r, 0.0f);
         if (backward) std::fill(logits, logits + columns, T{});
         continue;
       }
-      const Softmax all = row_softmax(logits, a.vocab, a.soft_cap, row.data());
-      const float target_logit = soft_cap(to_float(logits[targets[r]]), a.soft_cap);
-      a.losses.as<float>()[r] = std::log(all.sum) - (target_logit - all.largest);
+      const auto [all, target_logit] = statistics_of(r, logits, row.data());
+      losses[r] = std::log(all.sum) - (target_logit - all.largest);
       write_z_loss(a.z_losses, r, z_loss_term(a.z_loss, all.log_z()));
       if (backward)
-        write_gradient(row.data(), all, targets[r], a.grad_scale, a.z_loss, a.soft_cap, a.vocab, columns,
-                       logits);
+        write_gradient(row.data(), all, targets[r] - first, a.grad_scale, a.z_loss, a.soft_cap, count,
+                       columns, logits);
     }
   }
+}
+
+template <class T>
+void cross_entropy_cpu(const CrossEntropy& a) {
+  check_targets("cross_entropy", a.targets, a.vocab);
+  losses_cpu<T>(a, 0, a.vocab, [&](int64_t r, const T* logits, float* row) -> RowStatistics {
+    return {row_softmax(logits, a.vocab, a.soft_cap, row),
+            soft_cap(to_float(logits[a.targets.as<int32_t>()[r]]), a.soft_cap)};
+  });
 }
 
 template <class T>
@@ -152,14 +168,9 @@ void statistics_cpu(const CrossEntropyStatistics& a) {
   }
 }
 
-/// Softmax statistics of a full row, combined from all ranks, and the target's logit.
-struct Combined {
-  Softmax all;
-  float target_logit = std::numeric_limits<float>::quiet_NaN();
-};
-
-Combined combine(const float* statistics, int64_t ranks, int64_t rows, int64_t row) {
-  Combined result;
+/// The statistics of a row from those of all ranks.
+RowStatistics combine(const float* statistics, int64_t ranks, int64_t rows, int64_t row) {
+  RowStatistics result;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const float* mine = statistics + rank * 3 * rows + row;
     result.all.largest = std::max(result.all.largest, mine[0]);
@@ -174,33 +185,16 @@ Combined combine(const float* statistics, int64_t ranks, int64_t rows, int64_t r
 
 template <class T>
 void from_statistics_cpu(const CrossEntropyFromStatistics& a) {
-  const int64_t rows = a.logits.rows(), columns = a.logits.cols(), ranks = a.statistics.dim(0);
   const int64_t count = valid_columns(a.logits, a.first, a.vocab);
-  const int32_t* targets = a.targets.as<int32_t>();
-  const bool backward = a.grad_scale != 0.0f;
-#pragma omp parallel
-  {
-    std::vector<float> row(static_cast<size_t>(count));
-#pragma omp for
-    for (int64_t r = 0; r < rows; ++r) {
-      T* logits = a.logits.as<T>() + r * columns;
-      if (targets[r] < 0) {
-        a.losses.as<float>()[r] = 0.0f;
-        write_z_loss(a.z_losses, r, 0.0f);
-        if (backward) std::fill(logits, logits + columns, T{});
-        continue;
-      }
-      const auto [all, target_logit] = combine(a.statistics.as<float>(), ranks, rows, r);
-      a.losses.as<float>()[r] = std::log(all.sum) - (target_logit - all.largest);
-      write_z_loss(a.z_losses, r, z_loss_term(a.z_loss, all.log_z()));
-      if (!backward) continue;
-      const float largest = all.largest;
-      for (int64_t c = 0; c < count; ++c)
-        row[c] = std::exp(soft_cap(to_float(logits[c]), a.soft_cap) - largest);
-      write_gradient(row.data(), all, targets[r] - a.first, a.grad_scale, a.z_loss, a.soft_cap, count,
-                     columns, logits);
-    }
-  }
+  losses_cpu<T>(a, a.first, count, [&](int64_t r, const T* logits, float* row) {
+    const RowStatistics statistics =
+        combine(a.statistics.as<float>(), a.statistics.dim(0), a.logits.rows(), r);
+    const float largest = statistics.all.largest;
+    if (a.grad_scale == 0.0f) return statistics;
+    for (int64_t c = 0; c < count; ++c)
+      row[c] = std::exp(soft_cap(to_float(logits[c]), a.soft_cap) - largest);
+    return statistics;
+  });
 }
 
 }  // namespace

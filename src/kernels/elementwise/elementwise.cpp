@@ -27,6 +27,25 @@ void fill_value(const Context& context, const Tensor& x, float value);
 void zero_granules(const Context& context, const ZeroGranules& args);
 }  // namespace cuda
 
+namespace {
+
+/// out = function(x) of each element. `out` may be x.
+template <class Function>
+void map_cpu(const Tensor& x, const Tensor& out, Function&& function) {
+  visit_high_precision(x.dtype, [&](auto from_zero) {
+    visit_high_precision(out.dtype, [&](auto to_zero) {
+      using To = decltype(to_zero);
+      const auto* from = x.as<decltype(from_zero)>();
+      To* const to = out.as<To>();
+      const int64_t count = x.numel();
+#pragma omp parallel for
+      for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(function(to_float(from[i])));
+    });
+  });
+}
+
+}  // namespace
+
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
   check_high_precision("add", "a", a);
   check_dtype("add", "b", b, a.dtype);
@@ -48,26 +67,14 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
 void scale(const Context& context, const Tensor& x, float factor) {
   check_high_precision("scale", "x", x);
   TE_DISPATCH_CUDA(context, scale, x, factor);
-  visit_high_precision(x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* const values = x.as<T>();
-    const int64_t count = x.numel();
-#pragma omp parallel for
-    for (int64_t i = 0; i < count; ++i) values[i] = from_float<T>(to_float(values[i]) * factor);
-  });
+  map_cpu(x, x, [factor](float value) { return value * factor; });
 }
 
 void soft_cap(const Context& context, const Tensor& x, float cap) {
   check_high_precision("soft_cap", "x", x);
   TE_CHECK(cap > 0.0f, "soft_cap: cap {} must be above 0", cap);
   TE_DISPATCH_CUDA(context, soft_cap, x, cap);
-  visit_high_precision(x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* const values = x.as<T>();
-    const int64_t count = x.numel();
-#pragma omp parallel for
-    for (int64_t i = 0; i < count; ++i) values[i] = from_float<T>(soft_cap(to_float(values[i]), cap));
-  });
+  map_cpu(x, x, [cap](float value) { return soft_cap(value, cap); });
 }
 
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch) {
@@ -87,16 +94,7 @@ void cast(const Context& context, const Tensor& x, const Tensor& out) {
   check_high_precision("cast", "out", out);
   TE_CHECK(x.numel() == out.numel(), "cast: x has {} elements, but out has {}", x.numel(), out.numel());
   TE_DISPATCH_CUDA(context, cast, x, out);
-  visit_high_precision(x.dtype, [&](auto from_zero) {
-    visit_high_precision(out.dtype, [&](auto to_zero) {
-      using To = decltype(to_zero);
-      const auto* from = x.as<decltype(from_zero)>();
-      To* const to = out.as<To>();
-      const int64_t count = x.numel();
-#pragma omp parallel for
-      for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
-    });
-  });
+  map_cpu(x, out, [](float value) { return value; });
 }
 
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,

@@ -209,11 +209,7 @@ void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
   TE_CHECK(args.ranks > 1, "{}: sums are only used with ranks > 1", op);
   check_common(op, args, args.qkv);
   TE_BEGIN_OP(context, op, queries_and_keys(args.qkv, args.shape), args.sums);
-#ifdef TE_WITH_CUDA
-  if (context.is_cuda()) return cuda::qk_norm_forward_sums(context, args);
-#else
-  if (context.is_cuda()) no_cuda(op);
-#endif
+  TE_ASK_CUDA(context, qk_norm_forward_sums, args);
   visit_high_precision(args.qkv.dtype, [&](auto zero) { forward_sums_cpu<decltype(zero)>(args); });
 }
 
@@ -222,11 +218,7 @@ void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
   TE_CHECK(args.ranks > 1 && args.raw, "{}: sums are only used with ranks > 1 and require raw", op);
   check_common(op, args, args.dqkv);
   TE_BEGIN_OP(context, op, queries_and_keys(args.dqkv, args.shape), args.raw, args.rstd, args.sums);
-#ifdef TE_WITH_CUDA
-  if (context.is_cuda()) return cuda::qk_norm_backward_sums(context, args);
-#else
-  if (context.is_cuda()) no_cuda(op);
-#endif
+  TE_ASK_CUDA(context, qk_norm_backward_sums, args);
   visit_high_precision(args.dqkv.dtype, [&](auto zero) { backward_sums_cpu<decltype(zero)>(args); });
 }
 

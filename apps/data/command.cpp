@@ -22,10 +22,10 @@ void check_free(const std::string& option, const std::string& prefix, bool force
 }
 
 void check_no_mask(const std::string& prefix) {
-  if (prefix.empty() || !data::has_loss_mask(prefix)) return;
+  if (prefix.empty() || !has_loss_mask(prefix)) return;
   user_error(
       "{}.idx: loss mask of an existing dataset with this prefix; choose another prefix, or remove both",
-      data::loss_mask_prefix(prefix));
+      loss_mask_prefix(prefix));
 }
 
 void OutputOptions::add_to(CLI::App* command) {
@@ -69,6 +69,28 @@ void OutputOptions::check_counts(int64_t train, int64_t valid, const char* what)
       valid_fraction, train + valid, what, valid == 0 ? "validation" : "training", what);
 }
 
+SplitWriter::SplitWriter(const OutputOptions& outputs, TokenType type,
+                         const std::optional<TokenizerRecord>& tokenizer)
+    : outputs_(outputs), train_(outputs.output, type) {
+  if (outputs.has_valid()) valid_.emplace(outputs.valid_output, type);
+  if (!tokenizer) return;
+  train_.describe(*tokenizer);
+  if (valid_) valid_->describe(*tokenizer);
+}
+
+void SplitWriter::end_document() {
+  writer().end_document();
+  ++documents_;
+}
+
+void SplitWriter::finish() {
+  outputs_.check_counts(train_.num_documents(), valid_ ? valid_->num_documents() : 0, "documents");
+  if (valid_) valid_->finish();
+  train_.finish();
+  print_written(outputs_.output, train_);
+  if (valid_) print_written(outputs_.valid_output, *valid_);
+}
+
 TokenizerRecord record_of(const text::Tokenizer& tokenizer) {
   return {.name = tokenizer.name(),
           .hash = text::tokenizer_hash(tokenizer),
@@ -96,10 +118,10 @@ std::string file_count(size_t files) {
   return fmt::format("{} file{}", files, files == 1 ? "" : "s");
 }
 
-void print_written(const std::string& prefix, const data::IndexedDatasetWriter& writer) {
+void print_written(const std::string& prefix, const IndexedDatasetWriter& writer) {
   fmt::print("{}: {} documents, {} tokens, {} bytes as {}\n", prefix, writer.num_documents(),
-             writer.num_tokens(), writer.num_tokens() * data::token_size(writer.token_type()),
-             data::token_type_name(writer.token_type()));
+             writer.num_tokens(), writer.num_tokens() * token_size(writer.token_type()),
+             token_type_name(writer.token_type()));
 }
 
 }  // namespace te::data

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/progress.h"
@@ -35,7 +36,26 @@ struct OutputOptions {
 };
 
 /// "PREFIX: 3 documents, 5 tokens, 10 bytes as u16".
-void print_written(const std::string& prefix, const data::IndexedDatasetWriter& writer);
+void print_written(const std::string& prefix, const IndexedDatasetWriter& writer);
+
+/// Writes documents to the training or the validation set.
+class SplitWriter {
+ public:
+  SplitWriter(const OutputOptions& outputs, TokenType type, const std::optional<TokenizerRecord>& tokenizer);
+  /// The writer of the current document.
+  IndexedDatasetWriter& writer() { return outputs_.is_valid_document(documents_) ? *valid_ : train_; }
+  void end_document();
+  int64_t documents() const { return documents_; }
+  int64_t tokens() const { return train_.num_tokens() + (valid_ ? valid_->num_tokens() : 0); }
+  /// UserError if one of the two sets is empty.
+  void finish();
+
+ private:
+  const OutputOptions& outputs_;
+  IndexedDatasetWriter train_;
+  std::optional<IndexedDatasetWriter> valid_;
+  int64_t documents_ = 0;
+};
 
 /// The tokenizer's entry in a dataset's record.
 TokenizerRecord record_of(const text::Tokenizer& tokenizer);

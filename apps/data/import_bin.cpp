@@ -29,21 +29,14 @@ struct Vocabulary {
   std::optional<TokenizerRecord> tokenizer;
 };
 
-/// Splits tokens into documents at the end-of-document token and writes each document to the training or the validation
-/// set. Documents that have no other token are skipped: llm.c writes the token before each document, so the first shard
-/// starts with it.
+/// Splits tokens into documents at the end-of-document token and writes these. Documents that have no other token are
+/// skipped: llm.c writes the token before each document, so the first shard starts with it.
 class Splitter {
  public:
   Splitter(const OutputOptions& outputs, const Vocabulary& vocabulary, bool eod_first)
-      : outputs_(outputs),
+      : writer_(outputs, vocabulary.type, vocabulary.tokenizer),
         eod_(vocabulary.eod),
-        eod_first_(eod_first),
-        train_(outputs.output, vocabulary.type) {
-    if (outputs.has_valid()) valid_.emplace(outputs.valid_output, vocabulary.type);
-    if (!vocabulary.tokenizer) return;
-    train_.describe(*vocabulary.tokenizer);
-    if (valid_) valid_->describe(*vocabulary.tokenizer);
-  }
+        eod_first_(eod_first) {}
 
   void add(std::span<const int32_t> tokens) {
     while (!tokens.empty()) {
@@ -55,48 +48,39 @@ class Splitter {
     }
   }
 
-  int64_t documents() const { return documents_; }
+  int64_t documents() const { return writer_.documents(); }
   int64_t separators() const { return separators_; }
 
   void finish() {
     end_document();
-    outputs_.check_counts(train_.num_documents(), valid_ ? valid_->num_documents() : 0, "documents");
-    if (valid_) valid_->finish();
-    train_.finish();
-    print_written(outputs_.output, train_);
-    if (valid_) print_written(outputs_.valid_output, *valid_);
+    writer_.finish();
   }
 
  private:
-  IndexedDatasetWriter& writer() { return outputs_.is_valid_document(documents_) ? *valid_ : train_; }
-
   void append(std::span<const int32_t> tokens) {
     if (tokens.empty()) return;
-    if (!in_document_ && eod_first_ && separators_ > 0) writer().append({&eod_, 1});
+    if (!in_document_ && eod_first_ && separators_ > 0) writer_.writer().append({&eod_, 1});
     in_document_ = true;
-    writer().append(tokens);
+    writer_.writer().append(tokens);
   }
 
   void separate() {
     ++separators_;
-    if (in_document_ && !eod_first_) writer().append({&eod_, 1});
+    if (in_document_ && !eod_first_) writer_.writer().append({&eod_, 1});
     end_document();
   }
 
   void end_document() {
     if (!in_document_) return;
-    writer().end_document();
+    writer_.end_document();
     in_document_ = false;
-    ++documents_;
   }
 
-  const OutputOptions& outputs_;
+  SplitWriter writer_;
   const int32_t eod_;
   const bool eod_first_;
-  IndexedDatasetWriter train_;
-  std::optional<IndexedDatasetWriter> valid_;
   bool in_document_ = false;
-  int64_t documents_ = 0, separators_ = 0;
+  int64_t separators_ = 0;
 };
 
 /// Opens and checks all shards, before anything is written.

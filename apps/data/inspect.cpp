@@ -1,5 +1,7 @@
 #include "data/inspect.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <memory>
@@ -61,11 +63,11 @@ std::string marked_text(const text::Tokenizer& tokenizer, std::span<const int32_
 }
 
 /// Prints the first tokens of `count` evenly spaced documents, as text with a tokenizer, else as token ids.
-void print_samples(const data::IndexedDataset& dataset, const text::Tokenizer* tokenizer, int64_t count) {
+void print_samples(const IndexedDataset& dataset, const text::Tokenizer* tokenizer, int64_t count) {
   const int64_t documents = dataset.num_documents();
   count = std::min(count, documents);
-  const bool masked = count > 0 && data::has_loss_mask(dataset.prefix());
-  const auto mask = masked ? std::make_unique<data::LossMask>(dataset) : nullptr;
+  const bool masked = count > 0 && has_loss_mask(dataset.prefix());
+  const auto mask = masked ? std::make_unique<LossMask>(dataset) : nullptr;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t document = i * documents / count;
     const int64_t length = dataset.document_length(document);
@@ -79,19 +81,19 @@ void print_samples(const data::IndexedDataset& dataset, const text::Tokenizer* t
       if (mask) mask->read(dataset.document_begin(document), length_shown, in_loss.data());
       text = one_line(marked_text(*tokenizer, tokens, in_loss));
     } else {
-      for (int32_t token : tokens) text += (text.empty() ? "" : " ") + std::to_string(token);
+      text = fmt::format("{}", fmt::join(tokens, " "));
     }
     fmt::print("document {} ({} tokens): {}{}\n", document, length, text,
                length > static_cast<int64_t>(tokens.size()) ? " ..." : "");
   }
 }
 
-void print_scan(const data::IndexedDataset& dataset, int64_t vocab_size) {
+void print_scan(const IndexedDataset& dataset, int64_t vocab_size) {
   constexpr int64_t kChunk = int64_t{1} << 20;
   std::vector<int32_t> tokens(kChunk);
   std::vector<bool> seen;
   int32_t largest = 0;
-  Progress progress(dataset.num_tokens() * data::token_size(dataset.token_type()));
+  Progress progress(dataset.num_tokens() * token_size(dataset.token_type()));
   for (int64_t begin = 0; begin < dataset.num_tokens(); begin += kChunk) {
     const int64_t count = std::min(kChunk, dataset.num_tokens() - begin);
     dataset.read(begin, count, tokens.data(), vocab_size);
@@ -101,7 +103,7 @@ void print_scan(const data::IndexedDataset& dataset, int64_t vocab_size) {
       seen[token] = true;
     }
     largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + count));
-    progress.show((begin + count) * data::token_size(dataset.token_type()),
+    progress.show((begin + count) * token_size(dataset.token_type()),
                   [&] { return fmt::format("{} tokens", begin + count); });
   }
   fmt::print("largest token {}, {} distinct tokens\n", largest, std::ranges::count(seen, true));
@@ -110,12 +112,11 @@ void print_scan(const data::IndexedDataset& dataset, int64_t vocab_size) {
 void inspect(const InspectArguments& arguments) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   if (!arguments.tokenizer.empty()) tokenizer = text::make_tokenizer(arguments.tokenizer);
-  const data::IndexedDataset dataset(arguments.prefix);
+  const IndexedDataset dataset(arguments.prefix);
   const int64_t documents = dataset.num_documents();
   fmt::print("{}: {} documents, {} sequences, {} tokens, {} bytes as {}\n", arguments.prefix, documents,
              dataset.num_sequences(), dataset.num_tokens(),
-             dataset.num_tokens() * data::token_size(dataset.token_type()),
-             data::token_type_name(dataset.token_type()));
+             dataset.num_tokens() * token_size(dataset.token_type()), token_type_name(dataset.token_type()));
   if (const std::optional<DatasetRecord> record = read_dataset_record(arguments.prefix)) {
     const TokenizerRecord& made_by = record->tokenizer;
     fmt::print("made with the tokenizer {} ({} tokens, {}), largest token {}\n", printable(made_by.name),
@@ -129,8 +130,8 @@ void inspect(const InspectArguments& arguments) {
              lengths[lengths.size() / 2],
              static_cast<double>(dataset.num_tokens()) / static_cast<double>(documents), lengths.back());
   print_histogram(lengths);
-  if (data::has_loss_mask(arguments.prefix)) {
-    const int64_t counted = data::LossMask(dataset).count();
+  if (has_loss_mask(arguments.prefix)) {
+    const int64_t counted = LossMask(dataset).count();
     fmt::print("loss mask: {} of {} tokens ({:.1f}%) are in the loss\n", counted, dataset.num_tokens(),
                100.0 * static_cast<double>(counted) / static_cast<double>(dataset.num_tokens()));
   }

@@ -1,5 +1,7 @@
 #include "data/instruct.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -34,8 +36,8 @@ struct InstructArguments {
 /// Writes tokens and their loss mask. The mask is finished first, so that a token file never exists without its mask.
 class MaskedWriter {
  public:
-  MaskedWriter(const std::string& prefix, data::TokenType type, const TokenizerRecord& tokenizer)
-      : prefix_(prefix), tokens_(prefix, type), mask_(data::loss_mask_prefix(prefix), data::TokenType::kU8) {
+  MaskedWriter(const std::string& prefix, TokenType type, const TokenizerRecord& tokenizer)
+      : prefix_(prefix), tokens_(prefix, type), mask_(loss_mask_prefix(prefix), TokenType::kU8) {
     tokens_.describe(tokenizer);
   }
 
@@ -51,7 +53,7 @@ class MaskedWriter {
     mask_.finish();
     tokens_.finish();
     fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f}%) in the loss, longest {}\n",
-               prefix_, conversations(), tokens_.num_tokens(), data::token_type_name(tokens_.token_type()),
+               prefix_, conversations(), tokens_.num_tokens(), token_type_name(tokens_.token_type()),
                in_loss_, 100.0 * static_cast<double>(in_loss_) / static_cast<double>(tokens_.num_tokens()),
                *std::ranges::max_element(lengths_));
     if (seq_length > 0) print_packing(seq_length);
@@ -67,14 +69,14 @@ class MaskedWriter {
       used += positions.back();
       truncated += length > seq_length + 1 ? 1 : 0;
     }
-    const int64_t samples = data::pack_best_fit(positions, seq_length).num_bins();
+    const int64_t samples = pack_best_fit(positions, seq_length).num_bins();
     fmt::print("  packed into {} samples of {}: {:.1f}% filled, {} conversations longer than {}\n", samples,
                seq_length, 100.0 * static_cast<double>(used) / static_cast<double>(samples * seq_length),
                truncated, seq_length + 1);
   }
 
   std::string prefix_;
-  data::IndexedDatasetWriter tokens_, mask_;
+  IndexedDatasetWriter tokens_, mask_;
   int64_t in_loss_ = 0;
   std::vector<int32_t> lengths_;
 };
@@ -82,8 +84,8 @@ class MaskedWriter {
 void check(const InstructArguments& arguments) {
   arguments.outputs.check();
   const std::string &output = arguments.outputs.output, &valid = arguments.outputs.valid_output;
-  check_free("--output", data::loss_mask_prefix(output), arguments.outputs.force);
-  if (!valid.empty()) check_free("--valid-output", data::loss_mask_prefix(valid), arguments.outputs.force);
+  check_free("--output", loss_mask_prefix(output), arguments.outputs.force);
+  if (!valid.empty()) check_free("--valid-output", loss_mask_prefix(valid), arguments.outputs.force);
   const text::ConversationFields& fields = arguments.fields;
   if (fields.prompt.empty() != fields.response.empty()) {
     user_error("--prompt-field and --response-field: give both or neither");
@@ -138,11 +140,7 @@ class Encoder {
   }
 
   /// Names of unused fields, "a, b"; empty if there are none.
-  std::string ignored() const {
-    std::string names;
-    for (const std::string& name : ignored_) names += (names.empty() ? "" : ", ") + name;
-    return names;
-  }
+  std::string ignored() const { return fmt::format("{}", fmt::join(ignored_, ", ")); }
 
  private:
   const InstructArguments& arguments_;
@@ -156,7 +154,7 @@ void instruct(const InstructArguments& arguments) {
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   Encoder encode(arguments, *tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
-  const data::TokenType type = data::token_type_for_vocab(tokenizer->vocab_size());
+  const TokenType type = token_type_for_vocab(tokenizer->vocab_size());
   const TokenizerRecord tokenizer_record = record_of(*tokenizer);
   MaskedWriter train(arguments.outputs.output, type, tokenizer_record);
   std::optional<MaskedWriter> valid;

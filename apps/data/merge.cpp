@@ -21,7 +21,7 @@ struct MergeArguments {
   bool force = false;
 };
 
-using Datasets = std::vector<std::unique_ptr<data::IndexedDataset>>;
+using Datasets = std::vector<std::unique_ptr<IndexedDataset>>;
 
 Datasets open_all(const std::vector<std::string>& prefixes, const std::string& output) {
   Datasets datasets;
@@ -30,14 +30,13 @@ Datasets open_all(const std::vector<std::string>& prefixes, const std::string& o
     if (std::filesystem::equivalent(prefix + ".bin", output + ".bin", error)) {
       user_error("--output: {} is one of the datasets to merge; give the result its own prefix", output);
     }
-    datasets.push_back(std::make_unique<data::IndexedDataset>(prefix));
-    const data::IndexedDataset &first = *datasets.front(), &last = *datasets.back();
+    datasets.push_back(std::make_unique<IndexedDataset>(prefix));
+    const IndexedDataset &first = *datasets.front(), &last = *datasets.back();
     if (last.token_type() != first.token_type()) {
       user_error(
           "{}: has {} tokens, {} has {}; only datasets of one token type can be merged: tokenize them "
           "with the same tokenizer",
-          prefix, data::token_type_name(last.token_type()), first.prefix(),
-          data::token_type_name(first.token_type()));
+          prefix, token_type_name(last.token_type()), first.prefix(), token_type_name(first.token_type()));
     }
   }
   return datasets;
@@ -46,11 +45,11 @@ Datasets open_all(const std::vector<std::string>& prefixes, const std::string& o
 /// Whether the datasets have loss masks. UserError unless all have one or none has.
 bool have_masks(const std::vector<std::string>& prefixes) {
   for (const std::string& prefix : prefixes) {
-    if (data::has_loss_mask(prefix) == data::has_loss_mask(prefixes.front())) continue;
+    if (has_loss_mask(prefix) == has_loss_mask(prefixes.front())) continue;
     user_error("{}: has {} loss mask, unlike {}; merge instruction datasets only with each other", prefix,
-               data::has_loss_mask(prefix) ? "a" : "no", prefixes.front());
+               has_loss_mask(prefix) ? "a" : "no", prefixes.front());
   }
-  return data::has_loss_mask(prefixes.front());
+  return has_loss_mask(prefixes.front());
 }
 
 /// The record of the result; empty unless all datasets have one.
@@ -80,10 +79,9 @@ std::optional<DatasetRecord> merged_record(const std::vector<std::string>& prefi
   return all ? merged : std::nullopt;
 }
 
-void copy_all(const Datasets& datasets, data::IndexedDatasetWriter& writer) {
+void copy_all(const Datasets& datasets, IndexedDatasetWriter& writer) {
   int64_t total = 0, done = 0;
-  for (const auto& dataset : datasets)
-    total += dataset->num_tokens() * data::token_size(dataset->token_type());
+  for (const auto& dataset : datasets) total += dataset->num_tokens() * token_size(dataset->token_type());
   Progress progress(total);
   for (const auto& dataset : datasets) {
     writer.append_dataset(*dataset, [&](int64_t bytes) {
@@ -98,16 +96,15 @@ void merge(const MergeArguments& arguments) {
   const bool masks = have_masks(arguments.prefixes);
   if (!masks) check_no_mask(arguments.output);
   check_free("--output", arguments.output, arguments.force);
-  if (masks) check_free("--output", data::loss_mask_prefix(arguments.output), arguments.force);
+  if (masks) check_free("--output", loss_mask_prefix(arguments.output), arguments.force);
   const std::optional<DatasetRecord> record = merged_record(arguments.prefixes);
-  data::IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
+  IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
   copy_all(datasets, writer);
   if (masks) {
     std::vector<std::string> mask_prefixes;
-    for (const std::string& prefix : arguments.prefixes)
-      mask_prefixes.push_back(data::loss_mask_prefix(prefix));
-    const std::string output = data::loss_mask_prefix(arguments.output);
-    data::IndexedDatasetWriter mask_writer(output, data::TokenType::kU8);
+    for (const std::string& prefix : arguments.prefixes) mask_prefixes.push_back(loss_mask_prefix(prefix));
+    const std::string output = loss_mask_prefix(arguments.output);
+    IndexedDatasetWriter mask_writer(output, TokenType::kU8);
     copy_all(open_all(mask_prefixes, output), mask_writer);
     mask_writer.finish();
   }

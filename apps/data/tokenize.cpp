@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "core/error.h"
@@ -23,53 +22,6 @@ struct TokenizeArguments {
   std::string format = "auto", split_by, special = "match";  // as given
   bool append_eod = true, skip_bad_lines = false;
   int threads = 0;
-};
-
-/// Receives the tokens of document chunks in order, and writes each document to the training or validation set.
-class Outputs {
- public:
-  Outputs(const TokenizeArguments& arguments, const text::Tokenizer& tokenizer)
-      : arguments_(arguments),
-        tokenizer_(record_of(tokenizer)),
-        end_of_document_(tokenizer.end_of_document()),
-        train_(arguments.outputs.output, data::token_type_for_vocab(tokenizer.vocab_size())) {
-    if (arguments.outputs.has_valid()) {
-      valid_.emplace(arguments.outputs.valid_output, data::token_type_for_vocab(tokenizer.vocab_size()));
-    }
-  }
-
-  void add(std::span<const int32_t> tokens, bool last) {
-    data::IndexedDatasetWriter& writer = arguments_.outputs.is_valid_document(documents_) ? *valid_ : train_;
-    writer.append(tokens);
-    if (!last) return;
-    if (arguments_.append_eod) writer.append({&end_of_document_, 1});
-    writer.end_document();
-    ++documents_;
-  }
-
-  int64_t documents() const { return documents_; }
-  int64_t tokens() const { return train_.num_tokens() + (valid_ ? valid_->num_tokens() : 0); }
-
-  void finish() {
-    arguments_.outputs.check_counts(train_.num_documents(), valid_ ? valid_->num_documents() : 0,
-                                    "documents");
-    train_.describe(tokenizer_);
-    if (valid_) {
-      valid_->describe(tokenizer_);
-      valid_->finish();
-    }
-    train_.finish();
-    print_written(arguments_.outputs.output, train_);
-    if (valid_) print_written(arguments_.outputs.valid_output, *valid_);
-  }
-
- private:
-  const TokenizeArguments& arguments_;
-  const TokenizerRecord tokenizer_;
-  int32_t end_of_document_;
-  data::IndexedDatasetWriter train_;
-  std::optional<data::IndexedDatasetWriter> valid_;
-  int64_t documents_ = 0;
 };
 
 /// Converts the command line to options of the document reader.
@@ -99,7 +51,15 @@ void tokenize(const TokenizeArguments& arguments) {
   const text::DocumentOptions options = document_options(arguments);
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
-  Outputs outputs(arguments, *tokenizer);
+  SplitWriter outputs(arguments.outputs, token_type_for_vocab(tokenizer->vocab_size()),
+                      record_of(*tokenizer));
+  const int32_t end_of_document = tokenizer->end_of_document();
+  const auto write = [&](std::span<const int32_t> tokens, int64_t last) {
+    outputs.writer().append(tokens);
+    if (last == 0) return;
+    if (arguments.append_eod) outputs.writer().append({&end_of_document, 1});
+    outputs.end_document();
+  };
   int64_t read_bytes = 0, text_bytes = 0, boundaries = 0;
   const text::SpecialTokens special =
       arguments.special == "match" ? text::SpecialTokens::kMatch : text::SpecialTokens::kAsText;
@@ -109,9 +69,7 @@ void tokenize(const TokenizeArguments& arguments) {
   FormatGuesses guesses;
   const auto on_guess = [&](const std::string& message) { guesses.add(message); };
   Progress progress(files.bytes);
-  text::ParallelEncoder encoder(
-      *tokenizer, {.threads = arguments.threads, .special = special},
-      [&](std::span<const int32_t> tokens, int64_t last) { outputs.add(tokens, last != 0); });
+  text::ParallelEncoder encoder(*tokenizer, {.threads = arguments.threads, .special = special}, write);
   for (const std::string& path : files.paths) {
     const auto on_chunk = [&](const text::DocumentChunk& chunk) {
       encoder.add(chunk.text, chunk.last ? 1 : 0);

@@ -25,7 +25,7 @@ struct VerifyArguments {
 
 uint32_t crc32_of(const std::string& path) {
   constexpr size_t kChunk = size_t{4} << 20;
-  const data::MappedFile file(path);
+  const MappedFile file(path);
   uLong crc = crc32(0L, nullptr, 0);
   for (std::span<const uint8_t> rest = file.bytes(); !rest.empty();) {
     const std::span<const uint8_t> chunk = rest.first(std::min(kChunk, rest.size()));
@@ -37,10 +37,10 @@ uint32_t crc32_of(const std::string& path) {
 }
 
 /// Reads all tokens of all documents; read() throws UserError for invalid tokens.
-void read_all(const data::IndexedDataset& dataset, int64_t vocab_size, int64_t* largest, int64_t* empty) {
+void read_all(const IndexedDataset& dataset, int64_t vocab_size, int64_t* largest, int64_t* empty) {
   constexpr int64_t kChunk = int64_t{1} << 20;
   std::vector<int32_t> tokens(kChunk);
-  const int64_t size = data::token_size(dataset.token_type());
+  const int64_t size = token_size(dataset.token_type());
   Progress progress(dataset.num_tokens() * size);
   for (int64_t document = 0; document < dataset.num_documents(); ++document) {
     const int64_t end = dataset.document_begin(document + 1);
@@ -57,7 +57,7 @@ void read_all(const data::IndexedDataset& dataset, int64_t vocab_size, int64_t* 
 }
 
 void verify_one(const std::string& prefix, int64_t vocab_size) {
-  const data::IndexedDataset dataset(prefix);
+  const IndexedDataset dataset(prefix);
   dataset.check_all();
   int64_t largest = -1, empty = 0;
   read_all(dataset, vocab_size, &largest, &empty);
@@ -72,15 +72,14 @@ void verify_one(const std::string& prefix, int64_t vocab_size) {
   }
   fmt::print("{}: ok, {} documents{}, {} tokens as {}, largest token {}, crc32 bin {:08x} idx {:08x}\n",
              prefix, dataset.num_documents(), empty > 0 ? fmt::format(" ({} empty)", empty) : "",
-             dataset.num_tokens(), data::token_type_name(dataset.token_type()), largest,
-             crc32_of(prefix + ".bin"), crc32_of(prefix + ".idx"));
-  if (!data::has_loss_mask(prefix)) return;
-  const data::LossMask mask(dataset);
+             dataset.num_tokens(), token_type_name(dataset.token_type()), largest, crc32_of(prefix + ".bin"),
+             crc32_of(prefix + ".idx"));
+  if (!has_loss_mask(prefix)) return;
+  const LossMask mask(dataset);
   const int64_t counted = mask.count();
-  fmt::print("{}: ok, {} of {} tokens in the loss, crc32 bin {:08x} idx {:08x}\n",
-             data::loss_mask_prefix(prefix), counted, dataset.num_tokens(),
-             crc32_of(data::loss_mask_prefix(prefix) + ".bin"),
-             crc32_of(data::loss_mask_prefix(prefix) + ".idx"));
+  fmt::print("{}: ok, {} of {} tokens in the loss, crc32 bin {:08x} idx {:08x}\n", loss_mask_prefix(prefix),
+             counted, dataset.num_tokens(), crc32_of(loss_mask_prefix(prefix) + ".bin"),
+             crc32_of(loss_mask_prefix(prefix) + ".idx"));
 }
 
 void verify(const VerifyArguments& arguments) {

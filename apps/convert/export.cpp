@@ -66,8 +66,7 @@ void export_adapter(const ExportArguments& arguments, const checkpoint::Reader& 
     user_error(
         "{}: is an adapter, which is exported in FP32; leave out --dtype and --fp8, or run te-convert merge",
         reader.folder().string());
-  OutputFolder output(arguments.output, "--out", arguments.force, "the folder of a PEFT adapter",
-                      is_adapter_folder);
+  OutputFolder output(arguments.output, arguments.force, "the folder of a PEFT adapter", is_adapter_folder);
   const int64_t tensors = write_peft(reader, output.path());
   output.commit();
   fmt::print("{}: {} tensors of a PEFT adapter\n", arguments.output, tensors);
@@ -84,8 +83,8 @@ void export_checkpoint(const ExportArguments& arguments) {
   TE_CHECK(from_string(arguments.fp8, options.fp8), "--fp8 {} was not checked", arguments.fp8);
   const int64_t total = exported_bytes(source, options);  // errors come before the warnings below
   options.kept = tokenizer_of(arguments, source);
-  OutputFolder output(arguments.output, "--out", arguments.force,
-                      "the folder of a model (files and a config.json)", is_model_folder);
+  OutputFolder output(arguments.output, arguments.force, "the folder of a model (files and a config.json)",
+                      is_model_folder);
   apps::Progress progress(total, "written");
   const Converted done =
       write_hugging_face(source, output.path(), options, [&](int64_t bytes) { progress.show(bytes); });

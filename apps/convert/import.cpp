@@ -38,7 +38,7 @@ void import(const ImportArguments& arguments) {
   const bool hugging_face = arguments.format == "huggingface";
   const ForeignModel model =
       hugging_face ? open_hugging_face(arguments.source) : open_llama2c(arguments.source);
-  OutputFolder output(arguments.output, "--out", arguments.force, "a checkpoint that te-convert import made",
+  OutputFolder output(arguments.output, arguments.force, "a checkpoint that te-convert import made",
                       is_import);
   if (hugging_face) {
     checkpoint::copy_files(checkpoint::kept_files(arguments.source), output.path() / checkpoint::kKeptFolder);

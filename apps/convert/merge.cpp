@@ -67,7 +67,7 @@ void merge(const MergeArguments& arguments) {
     const checkpoint::TensorInfo info = *merged.weights->info(name);
     total += info.rows() * info.cols() * static_cast<int64_t>(dtype_size(info.dtype));
   }
-  OutputFolder output(arguments.output, "--out", arguments.force, "a checkpoint that te-convert merge made",
+  OutputFolder output(arguments.output, arguments.force, "a checkpoint that te-convert merge made",
                       is_merged);
   if (!merged.tokenizer.empty())
     checkpoint::copy_files(checkpoint::kept_files(merged.tokenizer), output.path() / checkpoint::kKeptFolder);

@@ -12,21 +12,21 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-OutputFolder::OutputFolder(const fs::path& target, const char* option, bool force, const char* kind,
+OutputFolder::OutputFolder(const fs::path& target, bool force, const char* kind,
                            const std::function<bool(const fs::path&)>& may_replace)
     : target_(target.has_filename() ? target : target.parent_path()), temporary_(target_.string() + ".tmp") {
   std::error_code error;
-  if (target_.empty()) user_error("{}: is empty; give a folder", option);
+  if (target_.empty()) user_error("--out: is empty; give a folder");
   if (fs::exists(target_, error) && !(fs::is_directory(target_, error) && fs::is_empty(target_, error))) {
     if (!force)
-      user_error("{} {}: exists; give another folder, or --force to replace it", option, target_.string());
+      user_error("--out {}: exists; give another folder, or --force to replace it", target_.string());
     if (!fs::is_directory(target_, error) || !may_replace(target_))
-      user_error("{} {}: is not {}; --force replaces nothing else; give another folder", option,
-                 target_.string(), kind);
+      user_error("--out {}: is not {}; --force replaces nothing else; give another folder", target_.string(),
+                 kind);
   }
   fs::remove_all(temporary_, error);
   fs::create_directories(temporary_, error);
-  if (error) user_error("{} {}: cannot be created: {}", option, temporary_.string(), error.message());
+  if (error) user_error("--out {}: cannot be created: {}", temporary_.string(), error.message());
 }
 
 OutputFolder::~OutputFolder() {

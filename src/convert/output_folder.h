@@ -6,12 +6,12 @@
 
 namespace te::convert {
 
+/// The folder of --out.
 class OutputFolder {
  public:
   /// `target` must not exist or be an empty folder; with `force` it may also be a folder for which `may_replace` is
-  /// true. For messages, `option` names the command-line option and `kind` what may_replace accepts. Creates
-  /// TARGET.tmp.
-  OutputFolder(const std::filesystem::path& target, const char* option, bool force, const char* kind,
+  /// true; messages call these `kind`. Creates TARGET.tmp.
+  OutputFolder(const std::filesystem::path& target, bool force, const char* kind,
                const std::function<bool(const std::filesystem::path&)>& may_replace);
   /// Removes TARGET.tmp if commit() was not called.
   ~OutputFolder();

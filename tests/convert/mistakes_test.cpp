@@ -441,24 +441,23 @@ TEST(OutputFolder, IsCompleteOrAbsent) {
   const auto never = [](const fs::path&) { return false; };
   const auto always = [](const fs::path&) { return true; };
   {
-    const convert::OutputFolder output(folder / "out", "--out", false, "x", never);
+    const convert::OutputFolder output(folder / "out", false, "x", never);
     write_bytes(output.path() / "file", "1");
   }
   EXPECT_TRUE(entries(folder.path()).empty());
   for (const char* text : {"1", "2"}) {
-    convert::OutputFolder output(folder / "out/", "--out", true, "x", always);
+    convert::OutputFolder output(folder / "out/", true, "x", always);
     write_bytes(output.path() / "file", text);
     output.commit();
     EXPECT_EQ(read_bytes(folder / "out/file"), text);
     EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"out"});
   }
-  TE_EXPECT_REFUSED("out: exists", convert::OutputFolder(folder / "out", "--out", false, "x", always));
-  TE_EXPECT_REFUSED("is not x; --force", convert::OutputFolder(folder / "out", "--out", true, "x", never));
-  TE_EXPECT_REFUSED("is not x; --force",
-                    convert::OutputFolder(folder / "out/file", "--out", true, "x", always));
+  TE_EXPECT_REFUSED("out: exists", convert::OutputFolder(folder / "out", false, "x", always));
+  TE_EXPECT_REFUSED("is not x; --force", convert::OutputFolder(folder / "out", true, "x", never));
+  TE_EXPECT_REFUSED("is not x; --force", convert::OutputFolder(folder / "out/file", true, "x", always));
   EXPECT_EQ(read_bytes(folder / "out/file"), "2");
   fs::create_directory(folder / "empty");
-  convert::OutputFolder(folder / "empty", "--out", false, "x", never).commit();
+  convert::OutputFolder(folder / "empty", false, "x", never).commit();
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class TeExperiment : public ::testing::Test {
     return std::filesystem::exists(path) ? file(run + "/state.json").value("state", "") : "";
   }
   std::string log(const std::string& run) const { return read_file(folder_ / ("out/" + run + "/loss.csv")); }
-  static int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+  static int64_t lines(const std::string& text) { return std::ranges::count(text, '\n'); }
   /// Waits until a run has logged so many steps.
   void wait_for_steps(const std::string& run, int64_t steps) const {
     const std::string path = folder_ / ("out/" + run + "/loss.csv");

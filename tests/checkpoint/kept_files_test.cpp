@@ -1,4 +1,6 @@
 // Hugging Face files that a checkpoint directory keeps in addition to its checkpoints, and their names.
+#include <algorithm>
+
 #include "checkpoint/kept_files.h"
 
 #include "checkpoint_testing.h"
@@ -30,7 +32,7 @@ class KeptFiles : public ::testing::Test {
   static std::vector<std::string> shown(const std::vector<KeptFile>& files) {
     std::vector<std::string> result;
     for (const KeptFile& file : files) result.push_back(file.name + "<" + file.source.filename().string());
-    std::sort(result.begin(), result.end());
+    std::ranges::sort(result);
     return result;
   }
   using Names = std::vector<std::string>;

@@ -46,7 +46,7 @@ TEST(Presets, HaveThePublishedNumbersOfParameters) {
     validate(fp8);
   }
   const std::string list = describe_presets();
-  EXPECT_EQ(static_cast<size_t>(std::count(list.begin(), list.end(), '\n')), published.size() + 1);
+  EXPECT_EQ(static_cast<size_t>(std::ranges::count(list, '\n')), published.size() + 1);
 }
 
 TEST(Presets, ActiveParametersOfMixturesOfExperts) {
@@ -96,7 +96,7 @@ TEST(Synonyms, NameExistingKeysAndHideNone) {
 TEST(KeyChoices, AreTheKeysAndTheirValues) {
   const std::string keys = describe_keys();
   const std::vector<KeyChoices> choices = key_choices();
-  EXPECT_EQ(static_cast<size_t>(std::count(keys.begin(), keys.end(), '\n')), choices.size());
+  EXPECT_EQ(static_cast<size_t>(std::ranges::count(keys, '\n')), choices.size());
   const auto of = [&](const std::string& path) {
     for (const KeyChoices& key : choices)
       if (key.path == path) return key;

@@ -16,8 +16,7 @@ TEST(RemovedKeys, EachIsRefusedInOneLineThatSaysWhatReplacesIt) {
                                           name = path.substr(path.find('.') + 1);
     SCOPED_TRACE(path);
     EXPECT_EQ(find_key(path), nullptr);
-    EXPECT_TRUE(std::any_of(sections().begin(), sections().end(),
-                            [&](const Section& known) { return known.name == section; }));
+    EXPECT_TRUE(std::ranges::any_of(sections(), [&](const Section& known) { return known.name == section; }));
     const std::string reason = "key '" + path + "' was removed: " + std::string(removed.instead);
     EXPECT_EQ(override_complaint({path + "=1"}), "--set " + path + "=1: " + reason);
     EXPECT_EQ(complaint(section + ": {" + name + ": 1}\n"), "dir/bad.yaml:1: " + reason);
@@ -32,9 +31,8 @@ TEST(RemovedKeys, EachIsRefusedInOneLineThatSaysWhatReplacesIt) {
       const size_t begin = removed.instead.find_last_of(" ,(", dot) + 1,
                    end = removed.instead.find_first_of(" ,;:)=", dot);
       const std::string_view word = removed.instead.substr(begin, end - begin);
-      const bool is_path = std::any_of(sections().begin(), sections().end(), [&](const Section& known) {
-        return word.starts_with(std::string(known.name) + ".");
-      });
+      const bool is_path = std::ranges::any_of(
+          sections(), [&](const Section& known) { return word.starts_with(std::string(known.name) + "."); });
       EXPECT_TRUE(!is_path || find_key(word)) << word;
     }
   }

@@ -1,6 +1,7 @@
 // Deletes, nulls and changes every key of config.json, over all families (scripts/make_hf_keys_fixtures.py): te-train
 // either computes the logits of transformers or refuses the file. Keys of the model's class are refused only if they
 // change something in transformers, or for a reason in kRefusedThough.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -109,7 +110,7 @@ TEST_P(ConfigKeys, LogitsEqualThoseOfTransformersOrTheFileIsRefused) {
       std::string after;
       const std::string refusal = refusal_of(changed(config_, path, value), after);
       if (!refusal.empty()) {
-        EXPECT_EQ(std::count(refusal.begin(), refusal.end(), '\n'), 0) << refusal;
+        EXPECT_EQ(std::ranges::count(refusal, '\n'), 0) << refusal;
         const auto key = path.back().get<std::string>();
         EXPECT_TRUE(effect != 0 || !is_own(path) || kRefusedThough.contains(key)) << what << ": " << refusal;
       } else if (after == before_) {  // accepted without effect
@@ -141,7 +142,7 @@ TEST(ConfigKeysExport, WindowsInSomeLayersAreMinistral) {
 std::vector<std::string> fixtures() {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(kFixtures)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 

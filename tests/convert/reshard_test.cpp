@@ -1,5 +1,7 @@
 // te-convert reshard writes, byte for byte, the files that te-train's ranks write in that layout. Resharding to another
 // layout and back gives the original files.
+#include <algorithm>
+
 #include "checkpoint/reader.h"
 #include "config/config.h"
 #include "tools_testing.h"
@@ -57,7 +59,7 @@ class Reshard : public ::testing::Test {
   static std::vector<std::string> names(const std::string& checkpoint) {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(checkpoint)) names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
+    std::ranges::sort(names);
     return names;
   }
   /// The same files with the same bytes, except for config and checksum of the manifests.

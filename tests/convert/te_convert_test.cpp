@@ -1,6 +1,8 @@
 // End-to-end tests of te-convert and of training from its output.
 #include <sys/wait.h>
 
+#include <algorithm>
+
 #include "convert/convert_testing.h"
 #include "core/json.h"
 
@@ -29,7 +31,7 @@ class TeConvert : public ::testing::Test {
     const std::vector<std::string> before = entries(folder_.path());
     const RunResult result = convert(arguments);
     EXPECT_EQ(result.code, 2) << result.out;
-    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+    EXPECT_EQ(std::ranges::count(result.error, '\n'), 1) << result.error;
     EXPECT_NE(result.error.find(part), std::string::npos) << result.error << "lacks " << part;
     EXPECT_EQ(entries(folder_.path()), before);
   }

@@ -25,7 +25,7 @@ inline Result te_convert(const TrainFolder& folder, const std::string& arguments
 /// Expects exit code 2 and one line on stderr that contains `part`.
 inline void expect_convert_refused(const Result& result, const std::string& part) {
   EXPECT_EQ(result.code, 2) << result.out;
-  EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  EXPECT_EQ(std::ranges::count(result.error, '\n'), 1) << result.error;
   TE_EXPECT_CONTAINS(result.error, "te-convert: error: ");
   TE_EXPECT_CONTAINS(result.error, part);
 }

@@ -1,6 +1,7 @@
 // Instruction data: packing, and samples of whole conversations with the loss on the tokens of the mask.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
@@ -58,7 +59,7 @@ TEST(Packing, ContainsEveryItemOnceAndFillsTheBins) {
       }
       EXPECT_LE(used, capacity);
     }
-    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<int64_t>(seen.size()));
+    EXPECT_EQ(std::ranges::count(seen, 1), static_cast<int64_t>(seen.size()));
     EXPECT_LT(static_cast<double>(bins.size() * static_cast<size_t>(capacity)),
               1.04 * static_cast<double>(total) + 1);
   }

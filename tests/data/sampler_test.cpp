@@ -41,7 +41,7 @@ TEST(Permutation, IsABijectionForEverySize) {
       ASSERT_LT(permutation(i), size);
       ++seen[static_cast<size_t>(permutation(i))];
     }
-    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), size) << size;
+    EXPECT_EQ(std::ranges::count(seen, 1), size) << size;
   }
 }
 
@@ -157,9 +157,9 @@ TEST(IndexedSource, AnEpochUsesEveryTokenOnce) {
       ++as_target[static_cast<size_t>(batch.targets[i])];
       jumps += batch.targets[i] != batch.tokens[i] + 1;  // only between two documents
     }
-    EXPECT_EQ(std::count(as_input.begin(), as_input.end(), 1), samples * kLength);
-    EXPECT_EQ(std::count(as_target.begin(), as_target.end(), 1), samples * kLength);
-    EXPECT_LE(*std::max_element(as_input.begin(), as_input.end()), 1);
+    EXPECT_EQ(std::ranges::count(as_input, 1), samples * kLength);
+    EXPECT_EQ(std::ranges::count(as_target, 1), samples * kLength);
+    EXPECT_LE(*std::ranges::max_element(as_input), 1);
     EXPECT_GT(jumps, 100);  // documents are shuffled...
     EXPECT_LT(jumps, 300);  // ...and whole
   }
@@ -208,7 +208,7 @@ TEST(IndexedSource, ShufflesBySeedAndEpoch) {
     for (int64_t epoch : {0, 1, 2}) orders.insert(starts(seed, epoch));
   }
   EXPECT_EQ(orders.size(), 9u);
-  EXPECT_FALSE(std::is_sorted(orders.begin()->begin(), orders.begin()->end()));
+  EXPECT_FALSE(std::ranges::is_sorted(*orders.begin()));
   EXPECT_EQ(starts(2, 1), starts(2, 1));
 }
 
@@ -238,7 +238,7 @@ TEST(IndexedSource, ValidationUsesAllSamplesOfSeveralSets) {
   const auto source = open_source({{0.5, folder / "a"}, {0.5, folder / "b"}}, 4, 1, false);
   ASSERT_EQ(source->num_samples(), 2 + 10);
   std::vector<int32_t> targets = source->batch(0, 12).targets;
-  std::sort(targets.begin(), targets.end());
+  std::ranges::sort(targets);
   std::vector<int32_t> expected(a.begin() + 1, a.end());
   expected.insert(expected.end(), b.begin() + 1, b.end());
   EXPECT_EQ(targets, expected);

@@ -29,7 +29,7 @@ inline Result run_te_data(const TextFolder& folder, const std::string& arguments
 /// Expects a refusal: exit code 2, one line on stderr, nothing on stdout.
 inline void expect_refused(const Result& result, const std::string& part) {
   EXPECT_EQ(result.code, 2);
-  EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  EXPECT_EQ(std::ranges::count(result.error, '\n'), 1) << result.error;
   EXPECT_EQ(result.out, "");
   TE_EXPECT_CONTAINS(result.error, "te-data: error: ");
   TE_EXPECT_CONTAINS(result.error, part);

@@ -200,7 +200,7 @@ TEST_P(GatheredGroups, EqualThoseOfOneRank) {
   operand_.expect_rows();
   operand_.expect_columns();
   std::vector<std::pair<int64_t, int64_t>> chunks = operand_.worked;
-  std::sort(chunks.begin(), chunks.end());
+  std::ranges::sort(chunks);
   ASSERT_EQ(chunks.size(), static_cast<size_t>(GetParam().chunks));
   for (int i = 0; i < GetParam().chunks; ++i)
     EXPECT_EQ(chunks[static_cast<size_t>(i)],

@@ -3,6 +3,7 @@
 #include "generate/end_tokens.h"
 #include "core/json.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -52,8 +53,7 @@ class EndTokensTest : public GenerateFolder {
     for (const json& one : expected_["cases"])
       if (one["options"] == "--ignore-end") texts = one["tokens"].get<std::vector<Ids>>();
     for (Ids& tokens : texts) {
-      const auto end =
-          std::find_if(tokens.begin(), tokens.end(), [&](int32_t t) { return ends.contains(t); });
+      const auto end = std::ranges::find_if(tokens, [&](int32_t t) { return ends.contains(t); });
       if (end != tokens.end()) tokens.erase(end + 1, tokens.end());
     }
     return texts;

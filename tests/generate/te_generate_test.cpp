@@ -1,6 +1,8 @@
 // End-to-end tests of te-generate on checkpoints of te-train.
 #include <fcntl.h>
 
+#include <algorithm>
+
 #include "core/json.h"
 #include "testing/testing.h"
 #include "train/te_train_testing.h"
@@ -34,7 +36,7 @@ class TeGenerate : public ::testing::Test {
   }
   static void expect_refused(const Result& result, const std::string& part) {
     EXPECT_EQ(result.code, 2) << result.out;
-    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+    EXPECT_EQ(std::ranges::count(result.error, '\n'), 1) << result.error;
     TE_EXPECT_CONTAINS(result.error, "te-generate: error: ");
     TE_EXPECT_CONTAINS(result.error, part);
   }

@@ -23,7 +23,7 @@ class GenerateFolder : public ::testing::Test {
   }
   static void expect_refused(const Result& result, const std::string& part) {
     EXPECT_EQ(result.code, 2) << result.out << result.error;
-    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+    EXPECT_EQ(std::ranges::count(result.error, '\n'), 1) << result.error;
     TE_EXPECT_CONTAINS(result.error, "te-generate: error: ");
     TE_EXPECT_CONTAINS(result.error, part);
   }

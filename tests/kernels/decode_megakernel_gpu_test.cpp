@@ -211,8 +211,8 @@ TEST(DecodeMegakernelGpu, Fp32ResultsAreNotRounded) {
       layer.run_op(last);
       const std::vector<float> expected = out.floats();
       EXPECT_LT(testing::relative_error(actual, expected), 1e-3) << rows << (fp8 ? " FP8" : " BF16");
-      const auto rounded = std::count_if(actual.begin(), actual.end(),
-                                         [](float x) { return x == to_float(from_float<bfloat16>(x)); });
+      const auto rounded =
+          std::ranges::count_if(actual, [](float x) { return x == to_float(from_float<bfloat16>(x)); });
       EXPECT_LT(rounded, static_cast<std::ptrdiff_t>(actual.size() / 50));
     }
   }

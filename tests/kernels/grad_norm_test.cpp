@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -113,7 +114,7 @@ TEST(SumOfSquares, AddsCountedGranulesOnly) {
     sum_of_squares(cpu(), x, out, scratch, flag_tensor);
     EXPECT_EQ(out.floats()[0], sum(kept, 0.5f)) << n;
     // With all granules counted, the result is bitwise equal to a call without flags.
-    std::fill(flags.begin(), flags.end(), kGranuleCounted);
+    std::ranges::fill(flags, kGranuleCounted);
     flag_tensor.fill_raw(flags.data());
     x.fill(values);
     out.fill({0.5f});

@@ -80,7 +80,7 @@ void expect_round_trip(float scale) {
       for (const float x : rounded) ASSERT_EQ(to_float(to_bf16(x)), x);
     }
     // The error of the largest value is at most an eighth of its root.
-    const size_t most = std::max_element(values.begin(), values.end()) - values.begin();
+    const size_t most = std::ranges::max_element(values) - values.begin();
     EXPECT_NEAR(rounded[most], values[most], values[most] / 4);
   }
 }

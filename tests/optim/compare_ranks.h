@@ -103,7 +103,7 @@ inline void expect_padding_zero(Rank& rank) {
     }
   }
   for (const auto* flat : {&values, &grads, &mains, &exp_avg, &exp_avg_sq}) {
-    EXPECT_EQ(std::count(flat->begin(), flat->end(), 0.0f), static_cast<int64_t>(flat->size()));
+    EXPECT_EQ(std::ranges::count(*flat, 0.0f), static_cast<int64_t>(flat->size()));
   }
 }
 

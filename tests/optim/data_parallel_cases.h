@@ -383,7 +383,7 @@ class Rank {
     if (case_.order == ReadyOrder::nothing) return order;
     for (size_t layer = 0; layer < num_layers(); ++layer) order.push_back(layer);
     if (case_.order == ReadyOrder::descending || case_.order == ReadyOrder::halves) {
-      std::reverse(order.begin(), order.end());
+      std::ranges::reverse(order);
     }
     if (case_.order == ReadyOrder::shuffled) {  // a different order on every rank and in every step
       for (size_t i = order.size(); i > 1; --i) {

@@ -1,6 +1,8 @@
 // The distributed optimizer on GPUs, with CUDA streams and NCCL. NCCL has its own summation order, so the gradients
 // have the same sum in any order; all numbers must then equal those of the one-rank optimizer on the CPU, whose AdamW
 // is bitwise equal to the GPU's.
+#include <algorithm>
+
 #include "comm/replica_check.h"
 #include "compare_ranks.h"
 #include "kernels/adamw/adamw_math.h"
@@ -148,7 +150,7 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       device_.copy_to_host(bits.data(), seen.slice_rows(step * kLayers + layer, 1));
       device_.synchronize();
-      EXPECT_EQ(std::count(bits.begin(), bits.end(), to_bf16(main).bits), kRows * kCols)
+      EXPECT_EQ(std::ranges::count(bits, to_bf16(main).bits), kRows * kCols)
           << "step " << step << ", layer " << layer << ": " << main;
     }
     const kernels::AdamW rule{.lr = kLr,

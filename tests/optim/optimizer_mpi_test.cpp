@@ -1,6 +1,8 @@
 // The distributed optimizer on CPU ranks, compared with a one-rank optimizer that receives the sums of all ranks'
 // gradients. MPI sums in rank order in FP32 and rounds once, and so does the test: without clipping every number must
 // be equal. With clipping the norm has a different summation order.
+#include <algorithm>
+
 #include "comm/replica_check.h"
 #include "distributed_optimizer.h"
 #include "kernels/common/granule.h"
@@ -210,9 +212,8 @@ TEST_F(DistributedOptimizer, ReplicasAreCompared) {
     comm::check_replicas(cpu_, rank.store(), groups);
     if (groups.tensor().size() == 1) return;
     // A norm weight differs in the last bit on one tensor-parallel rank, on every data-parallel rank.
-    const Rank::Held& held = *std::find_if(rank.held().begin(), rank.held().end(), [](const Rank::Held& h) {
-      return h.definition.sharing == Sharing::partial;
-    });
+    const Rank::Held& held = *std::ranges::find_if(
+        rank.held(), [](const Rank::Held& h) { return h.definition.sharing == Sharing::partial; });
     std::vector<float> values = rank.read(held.parameter->value);
     if (groups.tensor().rank() == 1) values[5] = std::nextafter(values[5], 100.0f);
     rank.write(held.parameter->value, values);

@@ -191,7 +191,7 @@ TEST_F(NcclTest, SideStreamsAndEventsOrderWork) {
   }
   const std::vector<float> values = result.floats();
   EXPECT_TRUE(reduced.done());
-  EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(size())), kCount);
+  EXPECT_EQ(std::ranges::count(values, static_cast<float>(size())), kCount);
 }
 
 TEST_F(NcclTest, BindingTableHasTheDeviceNames) {

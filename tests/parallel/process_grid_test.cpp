@@ -53,8 +53,8 @@ void expect_partition(const ProcessGrid& grid, const GroupRow& row, int size) {
   for (int rank = 0; rank < grid.world; ++rank) {
     const Ranks group = grid.members(row, rank);
     EXPECT_EQ(static_cast<int>(group.size()), size);
-    EXPECT_TRUE(std::is_sorted(group.begin(), group.end()));
-    EXPECT_EQ(std::count(group.begin(), group.end(), rank), 1);
+    EXPECT_TRUE(std::ranges::is_sorted(group));
+    EXPECT_EQ(std::ranges::count(group, rank), 1);
     for (const int member : group) EXPECT_EQ(grid.members(row, member), group);
   }
 }
@@ -107,7 +107,7 @@ TEST(ProcessGrid, AGroupRowCanSplitItsAxes) {
       Ranks reached;
       for (const int other : grid.members(kNode, rank))
         for (const int copy : grid.members(kAcrossNodes, other)) reached.push_back(copy);
-      std::sort(reached.begin(), reached.end());
+      std::ranges::sort(reached);
       EXPECT_EQ(reached, grid.members(Group::data, rank)) << grid.str();
     }
   }

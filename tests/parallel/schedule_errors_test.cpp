@@ -62,8 +62,8 @@ void expect_found(const ScheduleShape& shape,
 }
 
 std::vector<Action>::iterator find(StageSchedule& stage, ActionKind kind, int microbatch) {
-  return std::find_if(stage.actions.begin(), stage.actions.end(),
-                      [&](const Action& a) { return a.kind == kind && a.microbatch == microbatch; });
+  return std::ranges::find_if(stage.actions,
+                              [&](const Action& a) { return a.kind == kind && a.microbatch == microbatch; });
 }
 
 const ScheduleShape kGpipe = {ScheduleKind::gpipe, 2, 1, 3};

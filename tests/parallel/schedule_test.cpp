@@ -348,10 +348,10 @@ TEST(Schedule, InterleavedZeroBubbleExample) {
   // The chunks share slots, lowest first: on stage 0, F2a reuses the slot of microbatch 0 on chunk b.
   const auto& actions = schedule[0].actions;
   const auto slot_of = [&](ActionKind kind, int microbatch, int chunk) {
-    return std::find_if(actions.begin(), actions.end(),
-                        [&](const Action& a) {
-                          return a.kind == kind && a.microbatch == microbatch && a.chunk == chunk;
-                        })
+    return std::ranges::find_if(actions,
+                                [&](const Action& a) {
+                                  return a.kind == kind && a.microbatch == microbatch && a.chunk == chunk;
+                                })
         ->slot;
   };
   EXPECT_EQ(slot_of(ActionKind::forward, 0, 1), 2);

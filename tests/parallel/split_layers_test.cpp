@@ -55,7 +55,7 @@ TEST(SplitLayers, PropertiesForEveryShape) {
           next = first + count;
         }
         ASSERT_EQ(next, layers);
-        const auto [low, high] = std::minmax_element(of_stage.begin(), of_stage.end());
+        const auto [low, high] = std::ranges::minmax_element(of_stage);
         ASSERT_LE(*high - *low, 1) << layers << " layers, " << stages << " x " << chunks;
       }
     }
@@ -106,8 +106,7 @@ TEST(SplitLayers, ByTimeNoOtherSplitIsFaster) {
           }
           ASSERT_EQ(next, layers);
           work.back() += head;
-          ASSERT_DOUBLE_EQ(*std::max_element(work.begin(), work.end()),
-                           least_possible(layers, stages, chunks, head))
+          ASSERT_DOUBLE_EQ(*std::ranges::max_element(work), least_possible(layers, stages, chunks, head))
               << layers << " layers, " << stages << " x " << chunks << ", head " << head;
         }
       }

@@ -114,7 +114,7 @@ TEST(World, PlacementHasAllRanksOnOneHost) {
 TEST(World, BindingTableHasALinePerRank) {
   const ProcessGrid grid = ProcessGrid::of(world().size(), 1, 1, world().size());
   const std::string table = parallel::binding_table(world(), Context::cpu(), grid);
-  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), world().size() + 1) << table;
+  EXPECT_EQ(std::ranges::count(table, '\n'), world().size() + 1) << table;
   EXPECT_NE(table.find(world().hostname()), std::string::npos) << table;
   EXPECT_NE(table.find(fmt::format("pipeline {}\n", world().size() - 1)), std::string::npos) << table;
   EXPECT_EQ(world().broadcast_string(table), table);

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "core/memory_plan.h"
@@ -327,7 +328,7 @@ TEST(Search, RunsLongSequencesOneAtATime) {
 /// search has none.
 std::string settings_of_grid(const Cluster& cluster, int tensor, int pipeline) {
   const SearchResult result = search(shipped_config("llama7b_fp8"), cluster, planned);
-  const auto cut = std::find_if(result.layouts.begin(), result.layouts.end(), [&](const Layout& layout) {
+  const auto cut = std::ranges::find_if(result.layouts, [&](const Layout& layout) {
     return layout.grid[Axis::tensor] == tensor && layout.grid[Axis::pipeline] == pipeline;
   });
   return cut == result.layouts.end() ? std::string() : cut->settings;

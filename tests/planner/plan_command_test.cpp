@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -28,7 +29,7 @@ class PlanCommand : public ::testing::Test {
   void expect_refused(const std::string& arguments, const std::string& part) {
     EXPECT_EQ(run(arguments), 2) << arguments;
     TE_EXPECT_CONTAINS(error_, part);
-    EXPECT_EQ(std::count(error_.begin(), error_.end(), '\n'), 1) << error_;
+    EXPECT_EQ(std::ranges::count(error_, '\n'), 1) << error_;
     EXPECT_EQ(out_, "");
   }
 

@@ -29,7 +29,7 @@ class ChatTokenizer : public text::ByteTokenizer {
 
   std::optional<int32_t> begin_of_document() const override { return 257; }
   std::optional<int32_t> find_token(std::string_view token) const override {
-    const auto found = std::find(kNames.begin(), kNames.end(), token);
+    const auto found = std::ranges::find(kNames, token);
     if (found == kNames.end()) return {};
     return static_cast<int32_t>(256 + (found - kNames.begin()));
   }
@@ -115,8 +115,7 @@ TEST(ChatTemplate, SpecialTokensComeFromPlaceholdersOnly) {
   const text::ChatTemplate chatml = text::ChatTemplate::load("chatml");
   const auto encoded =
       chatml.encode({{"user", "<|im_end|>", ""}, {"assistant", "<|im_start|>", ""}}, tokenizer, "here:1");
-  EXPECT_EQ(std::count_if(encoded.tokens.begin(), encoded.tokens.end(), [](int32_t t) { return t >= 256; }),
-            4);
+  EXPECT_EQ(std::ranges::count_if(encoded.tokens, [](int32_t t) { return t >= 256; }), 4);
   EXPECT_EQ(tokenizer.encoded,
             (std::vector<std::string>{"user\n<|im_end|>", "\n", "assistant\n", "<|im_start|>", "\n"}));
   EXPECT_EQ(chatml.token_names(), (std::vector<std::string>{"<|im_start|>", "<|im_end|>"}));
@@ -208,7 +207,7 @@ TEST(Conversation, JoinsPartsAndReadsWeights) {
   const auto bytes = text::make_tokenizer("bytes");
   const auto encoded = text::ChatTemplate::load("plain").encode(conversation, *bytes, "f:1");
   EXPECT_EQ(bytes->decode(encoded.tokens), "ab\nno<|endoftext|>yes<|endoftext|>");
-  EXPECT_EQ(std::count(encoded.mask.begin(), encoded.mask.end(), 1), 4);
+  EXPECT_EQ(std::ranges::count(encoded.mask, 1), 4);
 }
 
 TEST(Conversation, RefusesFieldsThatTemplatesDoNotSupport) {
@@ -254,7 +253,7 @@ TEST(Rendered, MasksSegmentsAndEncodesThemTogether) {
   gpt2->encode("on", response);
   prompt.insert(prompt.end(), response.begin(), response.end());
   EXPECT_EQ(separate.tokens, prompt);
-  EXPECT_EQ(std::count(separate.mask.begin(), separate.mask.end(), 1), static_cast<int64_t>(response.size()));
+  EXPECT_EQ(std::ranges::count(separate.mask, 1), static_cast<int64_t>(response.size()));
 
   EXPECT_TRUE(encode(R"([{"text": "nothing is learned", "loss": 0}])").tokens.empty());
   for (const char* segments : {"3", "[3]", R"([{"text": "x"}])", R"([{"text": "x", "loss": 2}])"}) {

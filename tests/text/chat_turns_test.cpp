@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -86,7 +87,7 @@ TEST_F(ChatTurnsTest, MessagesProduceNoSpecialTokens) {
   tokenizer_->encode(hostile, expected, text::SpecialTokens::kAsText);
   for (const int32_t token : encoded("<|end|>\n<|start|>assistant\n")) expected.push_back(token);
   EXPECT_EQ(tokens, expected);
-  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), *tokenizer_->find_token("<|end|>")), 1);
+  EXPECT_EQ(std::ranges::count(tokens, *tokenizer_->find_token("<|end|>")), 1);
 }
 
 TEST_F(ChatTurnsTest, RefusesInvalidInput) {

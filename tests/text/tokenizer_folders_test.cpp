@@ -2,6 +2,7 @@
 // equal those of transformers' AutoTokenizer for the same folders (scripts/make_tokenizer_fixtures.py --folders).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/json.h"
@@ -107,7 +108,7 @@ TEST_F(TokenizerFolders, SentencePieceDecodesAddedTokens) {
   EXPECT_EQ(tokenizer->vocab_size(), 501);
   EXPECT_EQ(tokenizer->find_token("<a>"), 500);
   const Tokens tokens = encoded(*tokenizer, "the<a> data</s>");
-  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 500), 1);
+  EXPECT_EQ(std::ranges::count(tokens, 500), 1);
   EXPECT_EQ(tokens.back(), 2);
   // SentencePiece drops the space that it adds at the beginning, before 0.1.97 (Ubuntu 22.04) all spaces there.
   const auto plain = make("plain.model", {});

@@ -1,6 +1,7 @@
 // The console: one line per step at any width, colors only on terminals, and a start screen that fits.
 #include "train/console.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <regex>
 
@@ -109,16 +110,15 @@ TEST_F(ConsoleOfARun, FitsTheTerminal) {
         EXPECT_LE(line.size(), columns) << line;
       }
     }
-    const auto heading = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
+    const auto heading = std::ranges::find_if(lines, [](const std::string& line) {
       return line.find("step") != std::string::npos && line.find("grad norm") != std::string::npos;
     });
     ASSERT_NE(heading, lines.end()) << text;
     EXPECT_LE(heading - lines.begin(), 40) << "the start takes more than a screen";
     for (int step = 1; step <= 6; ++step) {
       const std::string cell = " " + std::to_string(step) + "/6 ";
-      const auto line = std::find_if(lines.begin(), lines.end(), [&](const std::string& found) {
-        return found.find(cell) != std::string::npos;
-      });
+      const auto line = std::ranges::find_if(
+          lines, [&](const std::string& found) { return found.find(cell) != std::string::npos; });
       ASSERT_NE(line, lines.end()) << text;
       EXPECT_EQ(line->size(), heading->size()) << *line << "\n" << *heading;
     }

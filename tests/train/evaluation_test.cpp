@@ -1,5 +1,6 @@
 // Whole runs of te-train: several validation sets, the best checkpoints, early stopping, and the loss of each dataset
 // of a blend. On the CPU losses are deterministic, so runs that compute the same loss are compared bitwise.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -38,7 +39,7 @@ class Evaluation : public ::testing::Test {
     for (const auto& entry : fs::directory_iterator(folder_.run_folder(run) + "/checkpoints"))
       if (entry.is_directory())
         names.push_back(std::to_string(std::stoll(entry.path().filename().string().substr(5))));
-    std::sort(names.begin(), names.end());
+    std::ranges::sort(names);
     std::string all;
     for (const std::string& name : names) all += name + " ";
     return all;
@@ -92,7 +93,7 @@ TEST_F(Evaluation, TheBestCheckpointsAreKept) {
   run("a", common + Overrides{"checkpoint.save_every=2", "checkpoint.keep=1"});
   const std::vector<double> losses = folder_.column("a", "valid_loss.letters");
   std::vector<size_t> order = {0, 1, 2, 3, 4, 5};
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return losses[a] < losses[b]; });
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return losses[a] < losses[b]; });
   const auto step = [&](size_t place) { return static_cast<int64_t>(order[place]) + 1; };
   EXPECT_EQ(best("a"), fs::path(folder_.checkpoint("a", step(0))).filename().string() + "\n");
   for (const int64_t kept : {step(0), step(1), int64_t{6}})

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -139,7 +140,7 @@ TEST(Fp8Inspection, WorstAreFirstAndMarked) {
   EXPECT_EQ(quantizations.front().operand.linear.layer, 3);
   EXPECT_EQ(quantizations.back().operand.linear.layer, 2);
   const std::string table = quantization_table(quantizations, 1, kRecipes, {});
-  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 2) << table;
+  EXPECT_EQ(std::ranges::count(table, '\n'), 2) << table;
   TE_EXPECT_CONTAINS(table,
                      "\n!     3 linear_fc2   input E4M3       fprop, wgrad delayed            2         0");
   TE_EXPECT_CONTAINS(table, " 12.3 ");

@@ -1,6 +1,8 @@
 // te-train inspect-fp8 on checkpoints of runs: its results, that it changes nothing, and that its advice can be pasted
 // and helps.
 
+#include <algorithm>
+
 #include "core/json.h"
 #include "te_train_testing.h"
 
@@ -80,7 +82,7 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   EXPECT_GT(lowest_sqnr(folder, "with"), lowest_sqnr(folder, "without") + 5);
   // 3. The inspection with these rules confirms it.
   std::string rules = all["overrides"];
-  std::replace(rules.begin(), rules.end(), '\n', ';');
+  std::ranges::replace(rules, '\n', ';');
   ASSERT_EQ(inspect(folder, "stale", "--set 'precision.overrides=" + rules + "'").code, 0);
   EXPECT_GT(report(folder)["operands"][0]["sqnr_db"].get<double>(), 22);
   EXPECT_EQ(report(folder)["yaml"], "");

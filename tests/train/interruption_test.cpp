@@ -1,6 +1,7 @@
 // Runs that end early: a signal, divergence, a full disk. The last checkpoint is good in every case.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -40,7 +41,7 @@ class Interruption : public ::testing::Test {
     const bool there = eventually([&] {
       if (!std::filesystem::exists(csv)) return false;
       const std::string text = read_file(csv);
-      return std::count(text.begin(), text.end(), '\n') >= lines;
+      return std::ranges::count(text, '\n') >= lines;
     });
     EXPECT_TRUE(there) << "no " << lines << " lines in loss.csv";
   }
@@ -327,7 +328,7 @@ TEST_F(Interruption, FullDiskDoesNotEndTheRunAndSavesAreRetried) {
   const std::vector<double> steps = folder_.column("a", "step");
   for (size_t i = 0; i < steps.size(); ++i) ASSERT_EQ(steps[i], static_cast<double>(i + 1));
   const std::string records = read_file(folder_.run_folder("a") + "/metrics.jsonl");
-  EXPECT_EQ(std::count(records.begin(), records.end(), '\n'), static_cast<int64_t>(steps.size()));
+  EXPECT_EQ(std::ranges::count(records, '\n'), static_cast<int64_t>(steps.size()));
   EXPECT_EQ(latest("a"), checkpoint::step_name(static_cast<int64_t>(steps.size())) + "\n");
 }
 

@@ -212,7 +212,7 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
     trace.grad_norm.push_back(status.grad_norm);
     if (config.training.z_loss_coefficient != 0.0)
       trace.z_loss.push_back(double{status.z_loss_sum} / static_cast<double>(all.counted));
-    if (std::count(options.grads_at.begin(), options.grads_at.end(), step) > 0)
+    if (std::ranges::count(options.grads_at, step) > 0)
       trace.grads[step] = gradients(context, runner, loss_scale);
     if (step == 1 || step == options.steps) trace.fp8[step] = fp8_state(context, runner);
   }

@@ -1,4 +1,5 @@
 // te-train with several ranks: one log, the losses of one rank, errors, signals, and ranks that die or hang.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -123,12 +124,8 @@ class Mpirun : public ::testing::Test {
     EXPECT_LT(seconds.count(), kLimitSeconds);
     EXPECT_NE(result.code, 0);
     // mpirun may return a moment before its last rank is gone.
-    eventually(
-        [&] {
-          return std::none_of(processes.begin(), processes.end(),
-                              [](const auto& p) { return runs(p.second); });
-        },
-        std::chrono::seconds(20));
+    eventually([&] { return std::ranges::none_of(processes, [](const auto& p) { return runs(p.second); }); },
+               std::chrono::seconds(20));
     for (const auto& [number, process] : processes)
       EXPECT_FALSE(runs(process)) << "rank " << number << " lives";
     return result;

@@ -156,8 +156,8 @@ TEST(OffloadPlan, MovesStateAndNothingElse) {
   EXPECT_EQ(none->plan().total_host_bytes(), 0);
   for (const MemoryKind kind : {MemoryKind::parameters, MemoryKind::main_grads, MemoryKind::activations,
                                 MemoryKind::scratch, MemoryKind::fp8_weights}) {
-    EXPECT_EQ(moments->plan().bytes(kind), none->plan().bytes(kind)) << memory_kind_name(kind);
-    EXPECT_EQ(state->plan().bytes(kind), none->plan().bytes(kind)) << memory_kind_name(kind);
+    EXPECT_EQ(moments->plan().bytes(kind), none->plan().bytes(kind)) << to_string(kind);
+    EXPECT_EQ(state->plan().bytes(kind), none->plan().bytes(kind)) << to_string(kind);
   }
   EXPECT_EQ(moments->plan().bytes(MemoryKind::main_params), none->plan().bytes(MemoryKind::main_params));
   EXPECT_EQ(state->plan().bytes(MemoryKind::main_params), 0);

@@ -5,7 +5,6 @@
 #include <map>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -52,7 +51,7 @@ TEST(Plan, NormsWithoutGainsHaveNoParameters) {
     return bytes;
   };
   const auto with = plan_of(true), without = plan_of(false);
-  for (const auto& [kind, bytes] : with) EXPECT_LT(without.at(kind), bytes) << memory_kind_name(kind);
+  for (const auto& [kind, bytes] : with) EXPECT_LT(without.at(kind), bytes) << to_string(kind);
 }
 
 /// The largest plan of a job's ranks.
@@ -189,7 +188,7 @@ TEST(Plan, OfStagesHasSendBuffers) {
   std::vector<std::ptrdiff_t> counts;
   for (const std::string& stage :
        lines_of_stages("pipeline.message", 4, {"parallel.schedule=zero_bubble", "parallel.virtual_stages=2"}))
-    counts.push_back(std::count(stage.begin(), stage.end(), '\n'));
+    counts.push_back(std::ranges::count(stage, '\n'));
   EXPECT_EQ(counts, (std::vector<std::ptrdiff_t>{6, 4, 4, 6}));
 }
 

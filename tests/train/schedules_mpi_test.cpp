@@ -34,7 +34,7 @@ std::vector<std::string> lines_of_all_ranks(const std::string& own) {
     std::istringstream text(rank);
     for (std::string line; std::getline(text, line);) lines.push_back(line);
   }
-  std::sort(lines.begin(), lines.end());
+  std::ranges::sort(lines);
   return lines;
 }
 

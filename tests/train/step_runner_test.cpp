@@ -179,7 +179,7 @@ TEST(StepRunner, Bf16StepsOfAnFp8RunEqualThoseOfABf16Run) {
       bf16.training.global_batch_size = 6;
       const std::vector<std::string> expected = operations_of_a_step(bf16);
       const auto fused = [](const std::string& op) { return op.starts_with("gemm_activation"); };
-      ASSERT_GT(std::count_if(expected.begin(), expected.end(), fused), 0);
+      ASSERT_GT(std::ranges::count_if(expected, fused), 0);
       ASSERT_EQ(expected.back(), "adamw ()");
       for (const config::Fp8Recipe recipe :
            {config::Fp8Recipe::tensorwise, config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise,

@@ -143,7 +143,7 @@ class TrainFolder {
     std::vector<std::string> files;
     for (const auto& entry : std::filesystem::directory_iterator(checkpoint(run, step)))
       if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
-    std::sort(files.begin(), files.end());
+    std::ranges::sort(files);
     std::string bytes;
     for (const std::string& file : files) bytes += read_file(file);
     EXPECT_FALSE(bytes.empty()) << checkpoint(run, step);
@@ -183,7 +183,7 @@ inline void run(const TrainFolder& folder, const std::string& name, const Overri
 /// Expects exit code 2 and one line on stderr.
 inline void expect_refused(const Result& result, const std::string& part) {
   EXPECT_EQ(result.code, 2) << result.out;
-  EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  EXPECT_EQ(std::ranges::count(result.error, '\n'), 1) << result.error;
   TE_EXPECT_CONTAINS(result.error, "te-train: error: ");
   TE_EXPECT_CONTAINS(result.error, part);
 }

@@ -193,8 +193,7 @@ TEST_P(UntrainedParameters, AreSavedAndLoaded) {
   parameters::ParameterStore& store = started.runner().model().parameters();
   for (const Parameter& expected : saved.parameters()) {
     if (expected.trainable || config.precision.dtype == ComputeDType::fp32) continue;
-    const Parameter& actual = *std::find_if(store.parameters().begin(), store.parameters().end(),
-                                            [&](const Parameter& one) { return one.id == expected.id; });
+    const Parameter& actual = *std::ranges::find(store.parameters(), expected.id, &Parameter::id);
     if (!actual.value) continue;
     EXPECT_EQ(bytes_at(actual.value), bytes_at(expected.value)) << expected.name;
   }

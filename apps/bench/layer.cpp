@@ -1,5 +1,7 @@
 #include "bench/layer.h"
 
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <cstdio>
 #include <functional>

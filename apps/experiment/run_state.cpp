@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/printable.h"
+#include "core/strings.h"
 
 namespace te::experiment {
 namespace {
@@ -18,15 +19,6 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 6> kStages = {"waiting", "running",  "interrupted",
                                                      "failed",  "diverged", "finished"};
 constexpr uint64_t kLossTail = 8192;  // bytes read from the end of loss.csv, about fifty lines
-
-// Keeps an empty last part: lines of steps without validation end with empty columns.
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t end; (end = text.find(separator)) != text.npos; text.remove_prefix(end + 1))
-    parts.emplace_back(text.substr(0, end));
-  parts.emplace_back(text);
-  return parts;
-}
 
 Stage stage_of(const nlohmann::json& record) {
   const auto found = std::ranges::find(kStages, record.value("state", "waiting"));
@@ -99,18 +91,19 @@ RunProgress read_progress(const Run& run) {
   const std::string header = file.read_at(0, kLossTail);
   const uint64_t start = header.find('\n') + 1;
   if (start == 0) return progress;
-  const std::vector<std::string> names = split(std::string_view(header).substr(0, start - 1), ',');
+  const std::vector<std::string_view> names = split(std::string_view(header).substr(0, start - 1), ',');
   const uint64_t tail = std::max(start, file.bytes() - std::min(file.bytes(), kLossTail));
   std::istringstream lines(file.read_at(tail, kLossTail));
   std::string line;
   if (tail > start) std::getline(lines, line);  // skip a partial line
   while (std::getline(lines, line) && !lines.eof()) {
-    const std::vector<std::string> fields = split(line, ',');
+    // Lines of steps without validation end with empty columns.
+    const std::vector<std::string_view> fields = split(line, ',');
     if (fields.size() != names.size()) continue;
     const auto number = [&](const char* name) {
       const auto at = std::ranges::find(names, name) - names.begin();
       return at < static_cast<std::ptrdiff_t>(fields.size())
-                 ? std::strtod(fields[static_cast<size_t>(at)].c_str(), nullptr)
+                 ? std::strtod(fields[static_cast<size_t>(at)].data(), nullptr)  // ends at the comma
                  : 0.0;
     };
     const double valid = number("valid_loss");

@@ -1,5 +1,7 @@
 #include "config/precision_overrides.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>

@@ -1,5 +1,7 @@
 // Checks the combinations of keys before anything is allocated. Each message names the keys, shows the arithmetic and
 // tells how to correct it. Ranges of single keys are in the key table.
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <numeric>
 #include <utility>

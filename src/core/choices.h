@@ -1,4 +1,5 @@
-// Enums of choices that a config key and a library below src/config share, and the names of enum values in configs.
+// Enums of choices that a config key and a library below src/config share, and the names of enum values in configs and
+// messages.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-/// Names an enum of this namespace: its values' names in configs, in the order of the values.
+/// Names an enum of this namespace: its values' names in configs or messages, in the order of the values.
 #define TE_NAMES(Enum, ...)                                                              \
   inline constexpr auto k##Enum##Names = std::to_array<std::string_view>({__VA_ARGS__}); \
   constexpr std::span<const std::string_view> names_of(Enum) {                           \

@@ -43,6 +43,7 @@ TE_NAMES(MemoryKind, "parameters", "FP8 weights", "master weights (FP32)", "main
          "optimizer moments", "optimizer.offload slots", "activations", "scratch", "FP8 state",
          "tokens and losses")
 constexpr int kMemoryKinds = static_cast<int>(kMemoryKindNames.size());
+static_assert(kMemoryKinds == static_cast<int>(MemoryKind::data) + 1);
 
 /// Location of a buffer.
 enum class MemoryPlace : uint8_t { device, host };

@@ -50,8 +50,7 @@ std::string human_time(double seconds) {
 
 std::string host_name() {
   std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 }  // namespace te

@@ -24,7 +24,7 @@ std::string with_separators(int64_t number);
 /// "1:02:03" or "04:05".
 std::string human_time(double seconds);
 
-/// The name of this host; empty if the system does not say it.
+/// The name of this host; "unknown" if the system does not say it.
 std::string host_name();
 
 }  // namespace te

@@ -38,10 +38,11 @@ struct QuantizeMode {
 /// Memory of an operand. Layouts that the recipe does not use are empty.
 struct Operand {
   Tensor high_precision;  ///< [rows, cols] bf16 or fp32; empty if only FP8 is kept, or if the producer has it
-  kernels::Matrix rowwise;     ///< [rows, cols] quantized, with its scales
-  kernels::Matrix columnwise;  ///< [cols, rows]: the layout for GEMMs that contract over the rows
-  Tensor scale;                ///< fp32 [1 or experts]: of both layouts, kept for recomputation; or empty
-  bool is_shard = false;       ///< other tensor-parallel ranks have the other rows; all share one scale
+  kernels::Matrix rowwise;  ///< [rows, cols] quantized, with its scales
+  /// [cols, rows]: the layout for GEMMs that contract over the rows; with offsets in blocks (common/row_blocks.h).
+  kernels::Matrix columnwise;
+  Tensor scale;           ///< fp32 [1 or experts]: of both layouts, kept for recomputation; or empty
+  bool is_shard = false;  ///< other tensor-parallel ranks have the other rows; all share one scale
   /// i32 [experts + 1], for an operand of experts: the first row of each and the end (kernels/moe/permute.h). Empty:
   /// all have the same number of rows.
   Tensor offsets;

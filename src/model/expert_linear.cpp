@@ -55,8 +55,10 @@ ExpertLinear::ExpertLinear(const LinearId& id, const LayerConfig& config, const 
                            Recipe& recipe, parallel::TensorParallel& tensor)
     : Linear(expert_spec(id, config, experts, in, init_std, tensor), parameters, recipe, tensor) {}
 
-int64_t ExpertLinear::row_alignment() const {
-  return input_quantizer_.layouts().quantized() ? kernels::kRowBlock : kExpertAlignment;
+int64_t ExpertLinear::row_alignment(bool inference) const {
+  const fp8::OperandLayouts& layouts = input_quantizer_.layouts();
+  if (layouts.scales == kernels::ScaleLayout::vectors) return kernels::kScaleBlock;
+  return layouts.columnwise && !inference ? kernels::kRowBlock : kExpertAlignment;
 }
 
 void ExpertLinear::plan_inference_input(MemoryPlan& plan, Planned<Operand>& input, int64_t rows) const {
@@ -132,7 +134,7 @@ void ExpertLinear::experts_wgrad(const Context& context, const ReadyOperand& gra
   kernels::grouped_wgrad(context, {.a = gemm.a,
                                    .b = gemm.b,
                                    .offsets = offsets,
-                                   .alignment = row_alignment(),
+                                   .alignment = row_alignment(false),
                                    .out = weight_->grad,
                                    .accumulate = !std::exchange(weight_->grad_stale, false)});
 }

@@ -34,9 +34,9 @@ class ExpertLinear : public Linear {
                double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                parallel::TensorParallel& tensor);
 
-  /// Rows of each expert must start and end at multiples of this: of the blocks of rows of FP8 operands, which are also
-  /// the vectors of values that share a scale.
-  int64_t row_alignment() const;
+  /// Rows of each expert must start and end at multiples of this: of the blocks of rows of columnwise layouts, which
+  /// inference has not, or of the vectors of values that share a scale; otherwise kExpertAlignment.
+  int64_t row_alignment(bool inference) const;
 
   /// `high_precision_exists`: see Linear::plan_operand.
   void plan_input(MemoryPlan& plan, Planned<Operand>& input, const LinearUse& use,

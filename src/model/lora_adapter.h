@@ -28,8 +28,8 @@
 
 namespace te::model {
 
-/// Row ranges of the experts start at multiples of this, because leading dimensions of FP8 operands are multiples of 16
-/// bytes, also in wgrad, which contracts over an expert's rows.
+/// Row ranges of the experts start at multiples of this, the values that an instruction of BF16 tensor cores contracts
+/// over, or of more with FP8 (ExpertLinear::row_alignment).
 constexpr int64_t kExpertAlignment = 16;
 
 /// The experts of a layer, and the part of them that this rank has.

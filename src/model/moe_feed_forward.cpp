@@ -109,7 +109,7 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
   fc2_ = linear(LinearKind::fc2, 0, ffn_);
   if (own.ranks > 1)
     dispatch_ = std::make_unique<ExpertDispatch>(name_, *config.experts, dims_, experts_, rule_.topk,
-                                                 row_alignment(), numbers_rows_);
+                                                 row_alignment(false), numbers_rows_);
   if (shared_ffn_ == 0) return;
   if (config.model.moe_shared_expert_gate) gate_ = add(ParameterRole::shared_expert_gate, 1);
   shared_fc1_ = linear(LinearKind::fc1, kSharedExpert, hidden);
@@ -163,9 +163,8 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                     .experts = a.experts,
                                     .probs = a.probs});
   if (a.kept) limit(context, a, pass);
-  // Rows that are sent to other ranks are not aligned.
   kernels::expert_rows(context, {.experts = a.kept ? Tensor(a.kept) : Tensor(a.experts),
-                                 .alignment = dispatch_ ? 1 : row_alignment(),
+                                 .alignment = a.row_alignment,
                                  .capacity = a.kept ? capacity_ : 0,
                                  .offsets = a.offsets,
                                  .row_of = a.row_of,

@@ -43,6 +43,7 @@ class MoeFeedForward final : public FeedForward {
     PlannedTensor input;                    ///< [tokens, hidden]
     PlannedTensor logits, probs, experts;   ///< of the router
     PlannedTensor offsets, row_of, source;  ///< of the rows, or the sent rows; kernels/moe/permute.h
+    int64_t row_alignment = 1;              ///< of the same
     ExpertDispatch::Routing routing;        ///< with expert parallelism
     PlannedTensor score_grad;               ///< [sequences, experts]
     PlannedTensor counts, score_sums, token_sums, statistics;  ///< scratch: statistics of the router
@@ -197,7 +198,7 @@ class MoeFeedForward final : public FeedForward {
   /// Whether rows can be sent to other ranks as FP8 (expert_dispatch.h).
   bool sends_fp8_inputs() const { return dispatch_ && fc1_->input_sent_quantized(); }
   bool sends_fp8_gradients() const { return dispatch_ && fc2_->grad_sent_quantized(); }
-  int64_t row_alignment() const;
+  int64_t row_alignment(bool inference) const;
   /// Rows of the experts for so many tokens; inference has no capacity.
   int64_t rows_of(int64_t tokens, bool inference = false) const;
   int64_t halves() const { return kernels::is_gated(kind_) ? 2 : 1; }

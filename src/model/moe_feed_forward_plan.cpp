@@ -6,13 +6,14 @@
 
 namespace te::model {
 
-int64_t MoeFeedForward::row_alignment() const {
-  return std::max(fc1_->row_alignment(), fc2_->row_alignment());
+int64_t MoeFeedForward::row_alignment(bool inference) const {
+  return std::max(fc1_->row_alignment(inference), fc2_->row_alignment(inference));
 }
 
 int64_t MoeFeedForward::rows_of(int64_t tokens, bool inference) const {
   if (dispatch_) return dispatch_->rows();
-  return kernels::max_expert_rows(tokens, rule_.topk, experts_, row_alignment(), inference ? 0 : capacity_);
+  return kernels::max_expert_rows(tokens, rule_.topk, experts_, row_alignment(inference),
+                                  inference ? 0 : capacity_);
 }
 
 LinearUse MoeFeedForward::fc1_use(Buffer tag) const {
@@ -66,7 +67,10 @@ void MoeFeedForward::plan_weights(MemoryPlan& plan, bool training) {
 /// Tensors that inference needs, too. `saved`: lifetime of those that the backward pass reads.
 void MoeFeedForward::add_tensors(MemoryPlan& plan, Activations& a, int64_t tokens, MemoryKind kind,
                                  Lifetime saved, Lifetime shared_out) const {
-  const int64_t rows = rows_of(tokens, kind == MemoryKind::scratch);
+  const bool inference = kind == MemoryKind::scratch;
+  const int64_t rows = rows_of(tokens, inference);
+  a.row_alignment =
+      dispatch_ ? 1 : row_alignment(inference);  // rows that are sent to other ranks are not aligned
   const auto add = [&](PlanSlot slot, Buffer tag, const char* name, DType dtype, Shape shape,
                        Lifetime lifetime) {
     plan.add(slot, name_ + name, kind, dtype, shape, {tag, lifetime});
@@ -194,7 +198,7 @@ std::unique_ptr<FeedForward::Activations> MoeFeedForward::first_rows(
     return tensor ? tensor.slice_rows(0, count) : Tensor{};
   };
   const int64_t permuted = rows_of(rows, true);
-  first->input = input;
+  first->input = input, first->row_alignment = all.row_alignment;
   first->logits = part(all.logits, rows), first->probs = part(all.probs, rows);
   first->experts = part(all.experts, rows), first->row_of = part(all.row_of, rows);
   first->offsets = Tensor(all.offsets);

@@ -114,7 +114,7 @@ void launch_rows(const Args& args, Launch&& launch) {
 }  // namespace
 
 void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
-  launch_rows(args, [&]<int N, class T>(const SliceParams<T>& p, unsigned rows, int threads,
+  launch_rows(args, [&]<int N, class T>(const SliceParams<T>& p, unsigned rows, unsigned threads,
                                         const auto& cap) {
     statistics_rows<T, N><<<rows, threads, 0, cuda_stream(context)>>>(p, args.statistics.as<float>(), cap);
   });

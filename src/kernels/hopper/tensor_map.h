@@ -82,7 +82,7 @@ inline bool fits_tma(const Tensor& tensor) {
   return tensor.cols() * static_cast<int64_t>(dtype_size(tensor.dtype)) % 16 == 0 &&
          is_aligned(tensor.data, 16) && tensor.rows() <= kMax && tensor.cols() <= kMax;
 }
-/// And whether it has this dtype.
+/// The same for a tensor of this dtype.
 inline bool fits_tma(const Tensor& tensor, DType dtype) {
   return tensor.dtype == dtype && fits_tma(tensor);
 }

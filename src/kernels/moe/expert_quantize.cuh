@@ -32,7 +32,7 @@ __device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {
   if (bits > *static_cast<volatile uint32_t*>(to)) atomicMax(to, bits);
 }
 
-/// The columnwise matrix [cols, rows] that has a tile of the rows from `row` on.
+/// Where a tile's columnwise values go: from row `row` on in a matrix [cols, rows].
 struct ColumnwiseTile {
   uint8_t* values;
   int64_t rows, row;

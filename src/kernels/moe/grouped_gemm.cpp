@@ -92,7 +92,7 @@ void run_groups(const std::vector<ExpertGemm>& gemms, const Tensor& out, bool ac
 }
 
 /// The matrix without blocks of rows, in the buffer; high precision has none.
-Matrix by_columns(const Matrix& matrix, std::vector<uint8_t>& buffer) {
+Matrix without_row_blocks(const Matrix& matrix, std::vector<uint8_t>& buffer) {
   if (!is_fp8(matrix.dtype())) return matrix;
   const int64_t cols = matrix.rows(), rows = matrix.cols();
   const auto* const values = matrix.values.as<uint8_t>();
@@ -157,7 +157,8 @@ void grouped_wgrad(const Context& context, const GroupedWgrad& args) {
   TE_DISPATCH_CUDA(context, grouped_wgrad, args);
   static thread_local std::vector<float> a_buffer, b_buffer;
   static thread_local std::vector<uint8_t> a_bytes, b_bytes;
-  const float *dy = widen(by_columns(a, a_bytes), a_buffer), *x = widen(by_columns(b, b_bytes), b_buffer);
+  const float *dy = widen(without_row_blocks(a, a_bytes), a_buffer),
+              *x = widen(without_row_blocks(b, b_bytes), b_buffer);
   std::vector<ExpertGemm> gemms;
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t first = args.offsets.as<int32_t>()[e], end = args.offsets.as<int32_t>()[e + 1];

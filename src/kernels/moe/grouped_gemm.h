@@ -10,7 +10,7 @@
 // FP8 operands (E4M3 or E5M2, not both E5M2) are stored with the contraction last, as in gemm.h: weights for dgrad as
 // transposed copies of the tensors of all experts, operands of wgrad likewise, but in blocks of rows (row_blocks.h).
 // Inverse scales are one per expert (ScaleLayout::tensor, [E]), or per vector and block of the whole tensor
-// (ScaleLayout::vectors, blocks); then rows of experts and their weights start at multiples of 128.
+// (ScaleLayout::vectors, blocks); then weights of experts, and in wgrad their rows, start at multiples of 128.
 #pragma once
 
 #include <cstdint>

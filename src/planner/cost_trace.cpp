@@ -82,7 +82,7 @@ int min_data_ranks(const config::ParallelConfig& layout) {
 config::Config passes_config(const config::Config& given) {
   config::Config config = stage_config(given, min_data_ranks(given.parallel));
   config.optimizer.offload = config::Offload::none;
-  // Some operations are charged for all planned rows, of which balanced experts use no more than those of factor 1.
+  // Some operations are charged for all planned rows, of which balanced experts use no more than factor 1 plans.
   config.parallel.moe_dispatch_factor = std::min(config.parallel.moe_dispatch_factor, 1.0);
   return config;
 }

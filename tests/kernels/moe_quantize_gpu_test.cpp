@@ -87,7 +87,7 @@ TEST(MoeQuantizeGpu, ManyItemsOfActivationsEqualSeparateOnes) {
 }
 
 // In wgrad of BF16, an expert's last stage of tensor cores includes rows of the next expert.
-TEST(MoeGpu, NansOfAnExpertStayInItsGradient) {
+TEST(MoeQuantizeGpu, NansOfAnExpertStayInItsGradient) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   const int64_t n = 64;

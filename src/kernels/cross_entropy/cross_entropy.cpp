@@ -168,7 +168,7 @@ void statistics_cpu(const CrossEntropyStatistics& a) {
   }
 }
 
-/// The statistics of a row from those of all ranks.
+/// Combines the statistics that all ranks have of a row.
 RowStatistics combine(const float* statistics, int64_t ranks, int64_t rows, int64_t row) {
   RowStatistics result;
   for (int64_t rank = 0; rank < ranks; ++rank) {

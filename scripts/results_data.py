@@ -46,6 +46,7 @@ REPORTS = {
     "gap_law_8m": ("report.json", "Llama 8M, 170 million tokens (20 per parameter), five seeds, four H100"),
     "gap_law_16m": ("report.json", "Llama 16M, 320 million tokens (20 per parameter), four seeds, four H100"),
     "gap_law_30m": ("report.json", "Llama 31M, 623 million tokens (20 per parameter), four seeds, two H200"),
+    "gap_law_50m": ("report.json", "Llama 51M, 1,006 million tokens (20 per parameter), three seeds, two H200"),
     "gpt2_30m_formats": ("report.json", "GPT-2 30M, 26.2 million tokens, MXFP8 and NVFP4 emulated, four seeds, four H100"),
     "gpt2_124m_formats": ("report.json", "GPT-2 124M, 26.2 million tokens, MXFP8 and NVFP4 emulated, four seeds, four H200"),
     "gpt2_124m_lora": ("report.json", "GPT-2 124M tuned with LoRA on GSM8K and Dolly, 4.9 million tokens, five seeds, four H100"),

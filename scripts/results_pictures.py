@@ -86,17 +86,19 @@ LAW = (
     ("gap_law_8m", "8M", 8_456_960, 5, ("delayed", "tensorwise", "blockwise", "bf16_control"), 0.0080),
     ("gap_law_16m", "16M", 15_880_320, 4, ("delayed",), 0.0073),
     ("gap_law_30m", "31M", 31_008_960, 4, ("delayed",), 0.0068),
+    ("gap_law_50m", "51M", 50_929_920, 3, ("delayed",), 0.0064),
 )
 
 
 def gap_law():
     """All sizes: the gap during the run with a constant learning rate, and after the decay of each length."""
-    title = "Llama 8M, 16M and 31M (170, 320 and 623 million tokens; five, four and four seeds), H100 and H200"
-    figure, (*panels, right) = figures.new(4.8, title, ncols=4, gridspec_kw={"width_ratios": (1.2, 1, 1, 1.6)})
+    title = "Llama with 8M to 51M parameters, 20 tokens per parameter, three to five seeds, H100 and H200"
+    figure, (*panels, right) = figures.new(4.8, title, ncols=5, gridspec_kw={"width_ratios": (1.2, 1, 1, 1, 1.7)})
     for axes in panels[1:]:
         axes.sharey(panels[0])
         axes.tick_params(labelleft=False)
-    colors, places = {"16M": figures.COLORS[5], "31M": figures.COLORS[4]}, {"16M": 2, "31M": 3}
+    colors = {"16M": figures.COLORS[5], "31M": figures.COLORS[4], "51M": "#444444"}
+    places = {"16M": 2, "31M": 3, "51M": 4}
     for axes, (name, model, parameters, seeds, variants, tolerance) in zip(panels, LAW):
         found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
         for index, arm in enumerate(variants, start=1):
@@ -110,9 +112,8 @@ def gap_law():
                 at, measure = place + 0.13 * (places.get(model, index - 3) - 0.5), found[arm + suffix]
                 right.plot([at, at], [measure["low"], measure["high"]], linewidth=2.4, solid_capstyle="butt", **style)
                 right.plot(at, measure["gap"], "D", markersize=4, **style)
-        axes.set_title(f"{model}, constant rate", loc="left", fontsize=11)
-        axes.set_xlabel("tokens per parameter")
-        axes.set_xticks([0, 5, 10, 15, 20])
+        axes.set_title(f"{model}, constant", loc="left", fontsize=11)
+        axes.set_xticks([0, 10, 20])
         axes.axhspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)
         axes.legend(loc="upper right")
     right.axhspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)
@@ -122,8 +123,7 @@ def gap_law():
     panels[0].set_ylabel("training loss minus BF16 (nats)")
     right.set_title("after a decay (other scale)", loc="left", fontsize=11)
     right.set_xticks([0, 1, 2], ["5", "10", "20"])
-    right.set_xlabel("tokens per parameter")
-    text = "thin lines: seed pairs; thick lines, diamonds: means; vertical lines: 95% intervals; green: tolerance"
+    text = "tokens per parameter; thin lines: seed pairs; thick lines, diamonds: means; vertical lines: 95% intervals; green: tolerance"
     figure.supxlabel(text, fontsize=9.5, color="#444444")
     return figure
 

@@ -34,7 +34,7 @@ EXPERIMENTS = [
 CONVERGENCE = "docs/results/convergence/"
 STUDENT = {3: 4.302653, 4: 3.182446, 5: 2.776445}  # the 97.5% quantile of Student's t by number of pairs
 FORMATS = (("30M", "gpt2_30m_formats"), ("124M", "gpt2_124m_formats"))
-LAW = (("8M", "gap_law_8m"), ("16M", "gap_law_16m"), ("31M", "gap_law_30m"))
+LAW = (("8M", "gap_law_8m"), ("16M", "gap_law_16m"), ("31M", "gap_law_30m"), ("51M", "gap_law_50m"))
 
 
 def last_tenth(losses):

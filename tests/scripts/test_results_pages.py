@@ -77,7 +77,7 @@ class Pages(unittest.TestCase):
 
     def test_index_has_the_models_tokens_and_pairs(self):
         parameters = {"Llama 1.3B": results_summary.LLAMA_1B_GPT2_TOKENS, "Llama 8M": results_summary.LLAMA_8M,
-                      "Llama 16M": 15_880_320, "Llama 31M": 31_008_960,
+                      "Llama 16M": 15_880_320, "Llama 31M": 31_008_960, "Llama 51M": 50_929_920,
                       "Mixture of experts 87M": results_summary.EXPERTS_87M,
                       "GPT-2 124M": results_summary.GPT2, "GPT-2 30M": 30_400_000, "Llama 2 7B": 6_738_415_616}
         cost = json.loads((RESULTS / "cost.json").read_text())["rows"]
@@ -89,7 +89,7 @@ class Pages(unittest.TestCase):
                 experiment, pairs = "gpt2_124m_learning_rates", "1"  # the row has both
             path = next(iter(sorted((RESULTS / experiment).glob("*_seed1.csv"))), RESULTS / experiment / "bf16.csv")
             trained = max(losses(experiment, path.stem))
-            million = tokens.split(",")[0]
+            million = tokens.split(", ")[0].replace(",", "")
             rounding = max(0.51 * 10 ** -len(million.partition(".")[2]), 0.012 * float(million))
             self.assertAlmostEqual(float(million), trained / MILLION, delta=rounding, msg=line)
             self.assertAlmostEqual(float(per_parameter), trained / parameters[model], delta=0.03 * float(per_parameter), msg=line)
@@ -166,7 +166,7 @@ class Pages(unittest.TestCase):
 
     def test_reports_match_the_archived_curves(self):
         """curves.tar.xz has every step of every run, also of decays that branch off; branches start after that step."""
-        for experiment in ("gap_law_16m", "gap_law_30m", "gpt2_124m_lora"):
+        for experiment in ("gap_law_16m", "gap_law_30m", "gap_law_50m", "gpt2_124m_lora"):
             curves = archived(experiment)
             for arm in arms(experiment):
                 seeds = sorted(name for name in curves if re.fullmatch(re.escape(arm["name"]) + r"_seed\d", name))
@@ -177,11 +177,11 @@ class Pages(unittest.TestCase):
                     self.assertAlmostEqual(found, pair, delta=1e-5, msg=f"{experiment} {seed}")
 
     def test_law_of_the_gap(self):
-        """The fit on the page has its chi-squared, which other exponents and factors do not lower."""
+        """The fits on the page have their chi-squared, which other exponents and factors do not lower."""
         text = page("llama-tokens-per-parameter")
-        a, b, c = (float(x) for x in re.search(r"fit, ([\d.]+) nats x .*?\^(-[\d.]+) x .*?\^(-[\d.]+)", text).groups())
+        a, b, c = (float(x) for x in re.search(r"fit, ([\d.]+) nats x .*?\^([+-][\d.]+) x .*?\^([+-][\d.]+)", text).groups())
         sizes = {"gap_law_8m": (8_456_960, 65_536), "gap_law_16m": (15_880_320, 122_880),
-                 "gap_law_30m": (31_008_960, 239_616)}
+                 "gap_law_30m": (31_008_960, 239_616), "gap_law_50m": (50_929_920, 387_072)}
         points = []
         for experiment, (parameters, batch) in sizes.items():
             for suffix, steps in (("_5", 650), ("_10", 1300), ("", 2600)):
@@ -194,10 +194,14 @@ class Pages(unittest.TestCase):
             return sum(((a * length**b * size**c - gap) / error) ** 2 for length, size, gap, error in points)
 
         least = chi_squared(a, b, c)
-        self.assertIn(f"(chi-squared {least:.1f}, six degrees", text)
+        self.assertIn(f"(chi-squared {least:.1f}, nine degrees", text.replace("\n  ", " "))
         for change in ((0.0002, 0, 0), (0, 0.03, 0), (0, 0, 0.03)):
             for sign in (1, -1):
                 self.assertGreater(chi_squared(*(x + sign * y for x, y in zip((a, b, c), change))), least)
+        weights = [1 / error**2 for *_, error in points[3:]]
+        constant = sum(weight * gap for weight, (_, _, gap, _) in zip(weights, points[3:])) / sum(weights)
+        spread = sum(weight * (gap - constant) ** 2 for weight, (_, _, gap, _) in zip(weights, points[3:]))
+        self.assertIn(f"fit one constant, {constant:.4f} ± {sum(weights) ** -0.5:.4f} nats (chi-squared {spread:.1f}, eight degrees", text)
 
     def test_longest_run(self):
         """Every fifth step's loss is stored, so the training losses differ slightly."""

@@ -64,7 +64,7 @@ class Summary(unittest.TestCase):
     def test_gap_tables_match_the_csv_files(self):
         """Only experiments with every step, or means over ten, in their CSV files."""
         for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "gap_law_16m",
-                     "gap_law_30m", "gpt2_30m_formats", "gpt2_124m_formats", "gpt2_124m_lora", "moe_30m_87m"):
+                     "gap_law_30m", "gap_law_50m", "gpt2_30m_formats", "gpt2_124m_formats", "gpt2_124m_lora", "moe_30m_87m"):
             for arm in results_summary.arms(name):
                 stem = arm["name"]
                 if name.startswith("gap_law") and stem[-1].isdigit():
@@ -84,7 +84,7 @@ class Summary(unittest.TestCase):
 
         page = {name: (ROOT / results_summary.CONVERGENCE / f"{name}.md").read_text()
                 for name in ("llama-tokens-per-parameter", "blackwell-formats", "gpt2-124m-finetuning")}
-        for experiment, model in (("gap_law_8m", "8"), ("gap_law_16m", "16"), ("gap_law_30m", "31")):
+        for experiment, model in (("gap_law_8m", "8"), ("gap_law_16m", "16"), ("gap_law_30m", "31"), ("gap_law_50m", "51")):
             end = found(experiment, "delayed")
             pattern = rf"{end['gap']:.4f} (nats )?\({100 * end['gap_share']:.2f}%\)[^;]*with {model} million"
             self.assertRegex(page["llama-tokens-per-parameter"], pattern)
@@ -152,9 +152,9 @@ class Summary(unittest.TestCase):
         longest = max(rows, key=lambda row: row["tokens_per_parameter"])
         largest = max((row for row in rows if row["model"].startswith("Llama 1.3B")), key=lambda row: row["tokens_per_parameter"])
         self.assertIn(f"The 1.3B model has {largest['tokens_per_parameter']:.3f} tokens per parameter; only models of "
-                      f"{longest['parameters'] / 1e6:.0f} to 31 million parameters reach "
+                      f"{longest['parameters'] / 1e6:.0f} to 51 million parameters reach "
                       f"{longest['tokens_per_parameter']:.0f},\nand there FP8 ends {longest['gap_percent']:.1f}% above BF16", readme)
-        for experiment in ("gap_law_16m", "gap_law_30m"):
+        for experiment in ("gap_law_16m", "gap_law_30m", "gap_law_50m"):
             larger = next(arm for arm in results_summary.arms(experiment) if arm["name"] == "delayed")["measures"][0]
             self.assertEqual(f"{100 * larger['gap_share']:.1f}", f"{longest['gap_percent']:.1f}")
         pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md") if "log" not in path.parts)

@@ -31,8 +31,8 @@ struct Gpu {
   double tile_depth = 60;      ///< overhead of a 128 x 256 tile, in units of k
   double lost_tiles = 44;      ///< tail effect: a third of a wave of 132 SMs
 
-  // --- grouped GEMMs of OLMoE, Mixtral and Qwen3-30B-A3B (docs/log/kernels.md, "Results of grouped GEMMs") ---
-  GroupedRates grouped_bf16{690e12, 650e12, 715e12}, grouped_fp8{1330e12, 1110e12, 930e12},
+  // --- grouped GEMMs of OLMoE, Mixtral and Qwen3-30B-A3B (docs/log/kernels.md, "Peers of Mixtral's experts") ---
+  GroupedRates grouped_bf16{690e12, 650e12, 715e12}, grouped_fp8{1330e12, 1110e12, 1030e12},
       grouped_fp8_blocks{1110e12, 1110e12, 800e12};
   /// Part of the time of the FP32 or BF16 sums of wgrad, at `copy`, that is not hidden.
   double grouped_sums = 0.5;

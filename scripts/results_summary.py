@@ -19,7 +19,7 @@ from results_data import RESULTS, ROOT, arms, label, last_values, read_loss
 
 GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
-LLAMA_8M = 8_456_960  # configs/experiments/gap_law_8m.yaml
+LLAMA_51M = 50_929_920  # configs/experiments/gap_law_50m.yaml
 EXPERTS_87M = 86_710_656  # configs/experiments/moe_30m_87m.yaml, 20,650,368 of them per token
 
 # The rows of the README's table: the largest runs first. `arm` is a name in the report.
@@ -28,7 +28,7 @@ EXPERIMENTS = [
     ("llama_1b_unit_embeddings", "delayed", "Llama 1.3B, no repeated data", LLAMA_1B_GPT2_TOKENS, "llama-1b-seeds.md"),
     ("gpt2_124m", "fp8", "GPT-2 124M, data repeated 13.7 times", GPT2, "gpt2-124m-328m-tokens.md"),
     ("gpt2_124m_recipes", "fp8_delayed", "GPT-2 124M, learning rate 6e-4", GPT2, "gpt2-124m-recipes.md"),
-    ("gap_law_8m", "delayed", "Llama 8M, data read twice", LLAMA_8M, "llama-tokens-per-parameter.md"),
+    ("gap_law_50m", "delayed", "Llama 51M, data read four times", LLAMA_51M, "llama-tokens-per-parameter.md"),
     ("moe_30m_87m", "delayed", "Mixture of experts, 87M (21M per token)", EXPERTS_87M, "moe-87m.md"),
 ]
 CONVERGENCE = "docs/results/convergence/"
@@ -80,6 +80,10 @@ def summary():
     return {"evidence": evidence(), "speed": sessions, "tutorials": tutorials}
 
 
+def millions(tokens):
+    return f"{tokens / 1e6:,.0f}" if tokens >= 1e9 else f"{tokens / 1e6:.3g}"
+
+
 def two_digits(value):
     """Two significant digits, without an exponent."""
     digits = 1
@@ -98,7 +102,7 @@ def evidence_table(data):
              "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in data["evidence"]:
         interval = f" ({row['low']:+.4f} to {row['high']:+.4f})" if row["low"] is not None else ""
-        lines.append(f"| [{row['model']}]({row['page']}) | {row['tokens'] / 1e6:.3g} million | {two_digits(row['tokens_per_parameter'])} | "
+        lines.append(f"| [{row['model']}]({row['page']}) | {millions(row['tokens'])} million | {two_digits(row['tokens_per_parameter'])} | "
                      f"{row['pairs']} | {row['gap_nats']:+.4f}{interval}, {percent(row['gap_percent'])} | "
                      f"{percent(row['validation_percent'])} | {row['verdict']} |")
     return lines

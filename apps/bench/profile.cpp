@@ -141,8 +141,7 @@ const std::array<Group, 14>& groups() {
         "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update", kWaitForState}},
       {kOffload, {}},  // copies on separate CUDA streams, recognized by their label
       {kCommunication,
-       {"all_reduce", "all_gather", "all_to_all", "reduce_scatter", "sum_of_ranks", "broadcast", "send",
-        "receive"}},
+       {"all_reduce", "all_gather", "all_to_all", "reduce_scatter", "sum_of_ranks", "send", "receive"}},
   }};
   return all;
 }

@@ -117,13 +117,6 @@ void Communicator::reduce_scatter(const Context& context, const Tensor& in, cons
   run_collective(*this, context, "reduce_scatter", in, [&] { do_reduce_scatter(context, in, out); });
 }
 
-void Communicator::broadcast(const Context& context, const Tensor& t, int root) {
-  check_peer(*this, "broadcast", root);
-  if (t.numel() == 0) return;
-  const Operation operation("broadcast", *this, context);
-  run_collective(*this, context, "broadcast", t, [&] { do_broadcast(context, t, root); });
-}
-
 void Communicator::send(const Context& context, const Tensor& t, int peer) {
   check_peer(*this, "send", peer);
   TE_CHECK(peer != rank_, "send of group {}: rank {} to itself", name_, peer);

@@ -56,11 +56,9 @@ class Communicator {
   /// out [n] = this rank's part of the sum of the ranks' `in` [size() * n]. `out` may be this rank's part of `in`; the
   /// rest of `in` is not written.
   void reduce_scatter(const Context& context, const Tensor& in, const Tensor& out);
-  /// t = rank root's t. `root`, and `peer` below, are ranks in the group.
-  void broadcast(const Context& context, const Tensor& t, int root);
-  /// Pairs with the peer's receive; sends to one peer arrive in order. CPU: does not block, and t may be overwritten
-  /// after the call. GPU: runs in the CUDA stream's order, and the CUDA stream may wait for the receiver, so two ranks
-  /// that send to each other must use two communicators and two CUDA streams.
+  /// Pairs with the receive of `peer`, a rank in the group; sends to one peer arrive in order. CPU: does not block, and
+  /// t may be overwritten after the call. GPU: runs in the CUDA stream's order, and the CUDA stream may wait for the
+  /// receiver, so two ranks that send to each other must use two communicators and two CUDA streams.
   void send(const Context& context, const Tensor& t, int peer);
   void receive(const Context& context, const Tensor& t, int peer);
   /// CPU: waits until all ranks have called it. GPU: the CUDA stream waits, not the host.
@@ -76,7 +74,6 @@ class Communicator {
   virtual void do_all_to_all(const Context&, const Tensor& in, const RowRanges& sent, const Tensor& out,
                              const RowRanges& received) = 0;
   virtual void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) = 0;
-  virtual void do_broadcast(const Context&, const Tensor& t, int root) = 0;
   virtual void do_send(const Context&, const Tensor& t, int peer) = 0;
   virtual void do_receive(const Context&, const Tensor& t, int peer) = 0;
   virtual void do_barrier(const Context&) = 0;
@@ -86,7 +83,7 @@ class Communicator {
   int rank_;
 };
 
-/// A group of one rank: reductions and broadcasts do nothing; gathers copy `in` to `out` if they differ.
+/// A group of one rank: reductions do nothing; gathers copy `in` to `out` if they differ.
 class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator(std::string name, int world_rank) : Communicator(std::move(name), {world_rank}, 0) {}
@@ -97,7 +94,6 @@ class SingleCommunicator final : public Communicator {
   void do_all_to_all(const Context&, const Tensor& in, const RowRanges& sent, const Tensor& out,
                      const RowRanges& received) override;
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
-  void do_broadcast(const Context&, const Tensor&, int) override {}
   void do_send(const Context&, const Tensor&, int) override {}  // never called: there is no peer
   void do_receive(const Context&, const Tensor&, int) override {}
   void do_barrier(const Context&) override {}
@@ -118,7 +114,6 @@ class UnconnectedCommunicator final : public Communicator {
     refuse("all_to_all");
   }
   void do_reduce_scatter(const Context&, const Tensor&, const Tensor&) override { refuse("reduce_scatter"); }
-  void do_broadcast(const Context&, const Tensor&, int) override { refuse("broadcast"); }
   void do_send(const Context&, const Tensor&, int) override { refuse("send"); }
   void do_receive(const Context&, const Tensor&, int) override { refuse("receive"); }
   void do_barrier(const Context&) override { refuse("barrier"); }

@@ -23,7 +23,6 @@ class DryRunCommunicator final : public Communicator {
                      const RowRanges& received) override;
   /// Copies this rank's part of its own input.
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
-  void do_broadcast(const Context&, const Tensor&, int) override {}
   /// A receive on any channel copies the tensor that was last sent on any channel, if it has the same size.
   void do_send(const Context&, const Tensor& t, int) override { last_sent_ = t; }
   void do_receive(const Context&, const Tensor& t, int) override;

@@ -165,7 +165,7 @@ void MpiCommunicator::do_all_to_all(const Context&, const Tensor& in, const RowR
     const RowRange &to = sent[static_cast<size_t>(peer)], &from = received[static_cast<size_t>(peer)];
     const Tensor source = in.slice_rows(to.first, to.count), target = out.slice_rows(from.first, from.count);
     if (peer == rank()) {
-      if (to.count > 0) std::memcpy(target.data, source.data, source.bytes());
+      if (to.count > 0) std::copy_n(bytes_of(source), source.bytes(), bytes_of(target));
       continue;
     }
     if (from.count > 0) exchange.receive(target.data, target.bytes(), peer);
@@ -186,18 +186,6 @@ void MpiCommunicator::do_reduce_scatter(const Context&, const Tensor& in, const 
   }
   exchange.wait();
   reduce(parts, in.dtype, out.data, out.numel(), ReduceOp::sum);
-}
-
-void MpiCommunicator::do_broadcast(const Context&, const Tensor& t, int root) {
-  MpiExchange exchange(mpi_->comm, kCollectiveTag);
-  if (rank() != root) {
-    exchange.receive(t.data, t.bytes(), root);
-  } else {
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer != root) exchange.send(t.data, t.bytes(), peer);
-    }
-  }
-  exchange.wait();
 }
 
 void MpiCommunicator::do_send(const Context&, const Tensor& t, int peer) {

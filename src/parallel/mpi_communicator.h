@@ -27,7 +27,6 @@ class MpiCommunicator final : public Communicator {
   void do_all_to_all(const Context&, const Tensor& in, const RowRanges& sent, const Tensor& out,
                      const RowRanges& received) override;
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
-  void do_broadcast(const Context&, const Tensor& t, int root) override;
   void do_send(const Context&, const Tensor& t, int peer) override;
   void do_receive(const Context&, const Tensor& t, int peer) override;
   void do_barrier(const Context&) override;

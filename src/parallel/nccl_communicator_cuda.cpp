@@ -56,7 +56,6 @@ class NcclCommunicator final : public Communicator {
   void do_all_to_all(const Context& context, const Tensor& in, const RowRanges& sent, const Tensor& out,
                      const RowRanges& received) override;
   void do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) override;
-  void do_broadcast(const Context& context, const Tensor& t, int root) override;
   void do_send(const Context& context, const Tensor& t, int peer) override;
   void do_receive(const Context& context, const Tensor& t, int peer) override;
   void do_barrier(const Context& context) override;
@@ -168,12 +167,6 @@ void NcclCommunicator::do_all_to_all(const Context& context, const Tensor& in, c
 void NcclCommunicator::do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
   TE_NCCL_CHECK(comm_, ncclReduceScatter(in.data, out.data, static_cast<size_t>(out.numel()),
                                          reduced_type(in), ncclSum, comm_, cuda_stream(context)));
-  launched(context);
-}
-
-void NcclCommunicator::do_broadcast(const Context& context, const Tensor& t, int root) {
-  TE_NCCL_CHECK(comm_,
-                ncclBroadcast(t.data, t.data, t.bytes(), ncclUint8, root, comm_, cuda_stream(context)));
   launched(context);
 }
 

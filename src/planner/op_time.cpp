@@ -181,7 +181,7 @@ double communication_seconds(std::string_view name, double bytes, const GroupPla
   const bool one_host = place.per_host >= place.ranks;
   const double bandwidth = one_host ? gpu.nvlink : std::min(gpu.nvlink, place.per_host * gpu.network);
   const double latency = one_host ? gpu.nvlink_latency : gpu.network_latency;
-  const bool to_a_peer = name == "send" || name == "receive" || name == "broadcast";
+  const bool to_a_peer = name == "send" || name == "receive";
   const double share = to_a_peer ? 1.0 : (place.ranks - 1.0) / place.ranks;
   const double phases = name == "all_reduce" ? 2.0 : 1.0;
   return phases * (latency + share * bytes / bandwidth);

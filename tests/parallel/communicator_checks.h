@@ -157,18 +157,4 @@ inline void check_all_to_all_of_rows(const Context& context, Communicator& group
   EXPECT_EQ(out.raw(), rounded.raw());
 }
 
-inline void check_broadcast(const Context& context, Communicator& group) {
-  for (const DType dtype : kAllDTypes) {
-    for (const int64_t count : kCounts) {
-      for (int root = 0; root < group.size(); ++root) {
-        SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " x " << count << " from " << root);
-        TestTensor t(context, dtype, {count});  // poisoned except at the root
-        if (group.rank() == root) put(t, rank_values(dtype, count, root, 2));
-        group.broadcast(context, t, root);
-        EXPECT_EQ(t.raw(), bytes_of(dtype, rank_values(dtype, count, root, 2)));
-      }
-    }
-  }
-}
-
 }  // namespace te::testing

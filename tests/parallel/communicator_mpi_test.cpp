@@ -127,16 +127,11 @@ TEST_F(CommunicatorTest, ReduceScatter) {
   }
 }
 
-TEST_F(CommunicatorTest, Broadcast) {
-  check_broadcast(cpu_, group());
-}
-
 TEST_F(CommunicatorTest, AcceptsEmptyTensors) {
   const Tensor none{nullptr, DType::f32, {0}};
   group().all_reduce(cpu_, none, ReduceOp::sum);
   group().all_gather(cpu_, none, none);
   group().reduce_scatter(cpu_, none, none);
-  group().broadcast(cpu_, none, 0);
   group().barrier(cpu_);
 }
 
@@ -209,7 +204,7 @@ TEST_F(CommunicatorTest, RefusesMisuse) {
   says([&] { group().reduce_scatter(cpu_, c, big); }, "ranks' parts");
   says([&] { group().all_to_all(cpu_, a, b); }, "all_to_all");
   says([&] { group().all_to_all(cpu_, big, big); }, "overlap");
-  says([&] { group().broadcast(cpu_, a, size()); }, "broadcast");
+  says([&] { group().send(cpu_, a, size()); }, "send");
   says([&] { group().send(cpu_, a, rank()); }, "to itself");
   says([&] { group().receive(cpu_, a, -1); }, "rank -1");
   if (size() > 1) {

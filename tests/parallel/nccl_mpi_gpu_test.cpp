@@ -110,10 +110,6 @@ TEST_F(NcclTest, AllToAll) {
   check_all_to_all_of_rows(gpu(), group());
 }
 
-TEST_F(NcclTest, Broadcast) {
-  check_broadcast(gpu(), group());
-}
-
 TEST_F(NcclTest, BarrierAndEmptyTensors) {
   const Tensor none{nullptr, DType::f32, {0}};
   group().all_reduce(gpu(), none, ReduceOp::sum);

@@ -76,7 +76,7 @@ ByteStream::ByteStream(ByteStream&&) noexcept = default;
 size_t ByteStream::read(char* buffer, size_t size) {
   const size_t count = std::min(size, impl_->head.size() - impl_->head_read);
   if (count == 0) return impl_->read(buffer, size);
-  std::memcpy(buffer, impl_->head.data() + impl_->head_read, count);
+  impl_->head.copy(buffer, count, impl_->head_read);
   impl_->head_read += count;
   return count;
 }
@@ -100,10 +100,6 @@ const std::string& ByteStream::name() const {
 
 int64_t ByteStream::file_bytes_read() const {
   return impl_->input.bytes_consumed();
-}
-
-const char* ByteStream::compression() const {
-  return impl_->decompressor ? impl_->decompressor->name() : "";
 }
 
 std::string without_compression_suffix(const std::string& path) {

@@ -27,7 +27,6 @@ class ByteStream {
 
   const std::string& name() const;  ///< the path, or "(standard input)"
   int64_t file_bytes_read() const;  ///< bytes of the file as stored, compressed or not
-  const char* compression() const;  ///< "gzip", "zstd", "xz", or "" for plain bytes
 
  private:
   struct Impl;

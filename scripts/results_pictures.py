@@ -123,7 +123,8 @@ def gap_law():
     panels[0].set_ylabel("training loss minus BF16 (nats)")
     right.set_title("after a decay (other scale)", loc="left", fontsize=11)
     right.set_xticks([0, 1, 2], ["5", "10", "20"])
-    text = "tokens per parameter; thin lines: seed pairs; thick lines, diamonds: means; vertical lines: 95% intervals; green: tolerance"
+    text = "tokens per parameter; thin lines: seed pairs; thick lines, diamonds: means; "
+    text += "vertical lines: 95% intervals; green: tolerance"
     figure.supxlabel(text, fontsize=9.5, color="#444444")
     return figure
 

@@ -64,7 +64,8 @@ class Summary(unittest.TestCase):
     def test_gap_tables_match_the_csv_files(self):
         """Only experiments with every step, or means over ten, in their CSV files."""
         for name in ("llama_1b_100m", "llama_1b_unit_embeddings", "llama7b", "llama7b_calm", "gap_law_8m", "gap_law_16m",
-                     "gap_law_30m", "gap_law_50m", "gpt2_30m_formats", "gpt2_124m_formats", "gpt2_124m_lora", "moe_30m_87m"):
+                     "gap_law_30m", "gap_law_50m", "gpt2_30m_formats", "gpt2_124m_formats", "gpt2_124m_lora",
+                     "moe_30m_87m"):
             for arm in results_summary.arms(name):
                 stem = arm["name"]
                 if name.startswith("gap_law") and stem[-1].isdigit():
@@ -84,7 +85,7 @@ class Summary(unittest.TestCase):
 
         page = {name: (ROOT / results_summary.CONVERGENCE / f"{name}.md").read_text()
                 for name in ("llama-tokens-per-parameter", "blackwell-formats", "gpt2-124m-finetuning")}
-        for experiment, model in (("gap_law_8m", "8"), ("gap_law_16m", "16"), ("gap_law_30m", "31"), ("gap_law_50m", "51")):
+        for experiment, model in zip(("gap_law_8m", "gap_law_16m", "gap_law_30m", "gap_law_50m"), ("8", "16", "31", "51")):
             end = found(experiment, "delayed")
             pattern = rf"{end['gap']:.4f} (nats )?\({100 * end['gap_share']:.2f}%\)[^;]*with {model} million"
             self.assertRegex(page["llama-tokens-per-parameter"], pattern)

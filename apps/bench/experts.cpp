@@ -285,26 +285,7 @@ class QuantizationPasses {
          [&] { quantize(activated_.tensor, false, output(ffn_, true, true)); });
     time("rows", "both", 2 * ffn_, 8 * rows * ffn_,
          [&] { quantize(fc1_out_.tensor, false, output(2 * ffn_, true, true)); });
-    time("SwiGLU: fc2 input", "both", ffn_, 6 * rows * ffn_, [&] {
-      kernels::expert_activation(context_, {.x = fc1_out_.tensor,
-                                            .source = routing_.source(),
-                                            .probs = probs_.tensor,
-                                            .y = activated_.tensor,
-                                            .y_fp8 = output(ffn_, true, true),
-                                            .offsets = routing_.offsets(),
-                                            .experts = experts_});
-    });
-    time("its gradient: fc1 gradient", "both", 2 * ffn_, 10 * rows * ffn_, [&] {
-      kernels::expert_activation_backward(context_, {.x = fc1_out_.tensor,
-                                                     .source = routing_.source(),
-                                                     .probs = probs_.tensor,
-                                                     .dy = activated_.tensor,
-                                                     .dx = d_fc1_.tensor,
-                                                     .d_probs = d_probs_.tensor,
-                                                     .dx_fp8 = output(2 * ffn_, true, true),
-                                                     .offsets = routing_.offsets(),
-                                                     .experts = experts_});
-    });
+    time_activations(time, false);
     scales = "block";
     time("fc1 input from tokens", "rowwise", hidden_, tokens + rows * hidden_,
          [&] { quantize_groups(x_.tensor, true, hidden_, true, false); });
@@ -318,11 +299,42 @@ class QuantizationPasses {
          [&] { quantize_groups(activated_.tensor, false, ffn_, false, true); });
     time("rows", "both", 2 * ffn_, 8 * rows * ffn_,
          [&] { quantize_groups(fc1_out_.tensor, false, 2 * ffn_, true, true); });
+    time_activations(time, true);
     print_table(table);
   }
 
  private:
-  void quantize_groups(const Tensor& x, bool from_tokens, int64_t cols, bool rowwise, bool columnwise) const {
+  /// SwiGLU and its gradient, which quantize their results. `time`: as in run().
+  template <class Time>
+  void time_activations(const Time& time, bool groups) {
+    const int64_t rows = routing_.used_rows();
+    kernels::ExpertActivation forward{.x = fc1_out_.tensor,
+                                      .source = routing_.source(),
+                                      .probs = probs_.tensor,
+                                      .y = activated_.tensor,
+                                      .offsets = routing_.offsets(),
+                                      .experts = experts_};
+    kernels::ExpertActivationBackward backward{.x = fc1_out_.tensor,
+                                               .source = routing_.source(),
+                                               .probs = probs_.tensor,
+                                               .dy = activated_.tensor,
+                                               .dx = d_fc1_.tensor,
+                                               .d_probs = d_probs_.tensor,
+                                               .offsets = routing_.offsets(),
+                                               .experts = experts_};
+    if (groups)
+      forward.y_groups = group_output(ffn_, true, true),
+      backward.dx_groups = group_output(2 * ffn_, true, true);
+    time("SwiGLU: fc2 input", "both", ffn_, 6 * rows * ffn_, [&] {
+      if (!groups) forward.y_fp8 = output(ffn_, true, true);
+      kernels::expert_activation(context_, forward);
+    });
+    time("its gradient: fc1 gradient", "both", 2 * ffn_, 10 * rows * ffn_, [&] {
+      if (!groups) backward.dx_fp8 = output(2 * ffn_, true, true);
+      kernels::expert_activation_backward(context_, backward);
+    });
+  }
+  kernels::QuantizeGroups group_output(int64_t cols, bool rowwise, bool columnwise) const {
     const int64_t rows = routing_.rows();
     const auto matrix = [&](const Owned& values, int64_t index, int64_t m, int64_t n) {
       const kernels::ScaleLayout layout = kernels::ScaleLayout::vectors;
@@ -330,10 +342,15 @@ class QuantizationPasses {
                           kernels::scale_shape(layout, m, n)};
       return kernels::Matrix{{values.tensor.data, DType::e4m3, {m, n}}, scales, layout};
     };
-    kernels::QuantizeGroups args{.x = x};
+    kernels::QuantizeGroups out;
+    if (rowwise) out.rowwise = matrix(rowwise_, 0, rows, cols);
+    if (columnwise) out.columnwise = matrix(columnwise_, 1, cols, rows), out.row_blocks = true;
+    return out;
+  }
+  void quantize_groups(const Tensor& x, bool from_tokens, int64_t cols, bool rowwise, bool columnwise) const {
+    kernels::QuantizeGroups args = group_output(cols, rowwise, columnwise);
+    args.x = x;
     if (from_tokens) args.source = routing_.source(), args.topk = topk_;
-    if (rowwise) args.rowwise = matrix(rowwise_, 0, rows, cols);
-    if (columnwise) args.columnwise = matrix(columnwise_, 1, cols, rows), args.row_blocks = true;
     kernels::quantize_groups(context_, args);
   }
   kernels::Fp8Output output(int64_t cols, bool rowwise, bool columnwise) {

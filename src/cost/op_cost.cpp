@@ -58,6 +58,13 @@ OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
   return cost;
 }
 
+OpCost moves(std::initializer_list<Tensor> tensors, const QuantizeGroups& out) {
+  OpCost cost = moves(tensors);
+  for (const Matrix* const layout : {&out.rowwise, &out.columnwise})
+    cost.bytes += tensor_bytes(layout->values) + tensor_bytes(layout->scales);
+  return cost;
+}
+
 /// FLOPs of one causal score GEMM: twice the area between the diagonal and the window's end.
 double causal_flops(const AttentionShape& shape) {
   const auto area_up_to = [&](int64_t position) {
@@ -235,8 +242,7 @@ OpCost cost_of(const Quantize& args) {
 }
 
 OpCost cost_of(const QuantizeGroups& args) {
-  return moves({args.x, args.source, args.rowwise.values, args.rowwise.scales, args.columnwise.values,
-                args.columnwise.scales});
+  return moves({args.x, args.source}, args);
 }
 
 OpCost cost_of(const QuantizeMx& args) {
@@ -363,11 +369,13 @@ OpCost cost_of(const ExpertGateBackward& args) {
 
 OpCost cost_of(const ExpertActivation& args) {
   if (args.y_fp8.wants_data()) return moves({args.x, args.source}, args.y_fp8);
+  if (args.y_groups.wants_data()) return moves({args.x, args.source}, args.y_groups);
   return moves({args.x, args.source, args.y});
 }
 
 OpCost cost_of(const ExpertActivationBackward& args) {
   if (args.dx_fp8.wants_data()) return moves({args.x, args.source, args.dy}, args.dx_fp8);
+  if (args.dx_groups.wants_data()) return moves({args.x, args.source, args.dy}, args.dx_groups);
   return moves({args.x, args.source, args.dy, args.dx});
 }
 

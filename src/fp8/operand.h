@@ -14,6 +14,7 @@
 #include "core/tensor.h"
 #include "kernels/gemm/matrix.h"
 #include "kernels/quantize/fp8_output.h"
+#include "kernels/quantize/quantize_groups.h"
 
 namespace te::fp8 {
 
@@ -99,6 +100,13 @@ struct OperandRequest {
   ProducedOperand in_addition_to(const Tensor& values) const {
     return {.high_precision = values, .fp8 = fp8, .sums = sums};
   }
+};
+
+/// For a producer of an operand of experts, which writes either this or high precision. Empty: high precision.
+struct ExpertsRequest {
+  kernels::Fp8Output fp8;          ///< with one scale per expert
+  kernels::QuantizeGroups groups;  ///< with scales of vectors; without an input
+  explicit operator bool() const { return fp8.wants_data() || groups.wants_data(); }
 };
 
 /// An operand that GEMMs can read: the quantized layout if there is one, otherwise high precision.

@@ -117,12 +117,22 @@ OperandRequest Quantizer::request(const Operand& operand, QuantizeMode mode, con
   return request;
 }
 
-kernels::Fp8Output Quantizer::experts_request(const Operand& operand, QuantizeMode mode) const {
-  if (!reads_tokens() || !layouts_.one_scale() || recipe_->calibrating_ || observed() || in_high_precision())
-    return {};
-  kernels::Fp8Output out = output_of(operand, mode_of(operand, mode));
-  if (!mode.rowwise) out.rowwise = {};
-  return out.wants_data() ? out : kernels::Fp8Output{};
+ExpertsRequest Quantizer::experts_request(const Operand& operand, QuantizeMode mode) const {
+  if (!reads_tokens() || recipe_->calibrating_ || observed() || in_high_precision()) return {};
+  ExpertsRequest request;
+  if (layouts_.one_scale())
+    request.fp8 = output_of(operand, mode_of(operand, mode));
+  else if (!mode.count)  // the statistics need the values
+    request.groups = groups_of(operand, mode);
+  if (!mode.rowwise) request.fp8.rowwise = {}, request.groups.rowwise = {};
+  return request ? request : ExpertsRequest{};
+}
+
+ReadyOperand Quantizer::complete_quantized(const Operand& operand, const QuantizeMode& mode) {
+  ReadyOperand ready;
+  if (mode.rowwise) ready.rowwise = operand.rowwise;
+  if (mode.columnwise) ready.columnwise = operand.columnwise;
+  return ready;
 }
 
 ReadyOperand Quantizer::complete(const Context& context, Operand operand, const ProducedOperand& produced,
@@ -168,9 +178,7 @@ kernels::Fp8Output Quantizer::sent_output(const Operand& operand, QuantizeMode m
 
 ReadyOperand Quantizer::complete_received(const Context& context, const Operand& operand,
                                           const Tensor& received, QuantizeMode mode) const {
-  ReadyOperand ready;
-  if (mode.rowwise) ready.rowwise = operand.rowwise;
-  if (mode.columnwise) ready.columnwise = operand.columnwise;
+  ReadyOperand ready = complete_quantized(operand, mode);
   kernels::order_received(context, {.x = received,
                                     .source = operand.source,
                                     .offsets = operand.offsets,
@@ -287,6 +295,15 @@ void Quantizer::quantize(const Context& context, const Operand& operand, Quantiz
   if (sums.into) kernels::bias_gradient(context, operand.high_precision, sums.into, sums.scratch);
 }
 
+// The outputs and the rule of an operand of experts with scales of groups.
+kernels::QuantizeGroups Quantizer::groups_of(const Operand& operand, const QuantizeMode& mode) const {
+  return {.rowwise = operand.rowwise,
+          .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
+          .row_blocks = static_cast<bool>(operand.offsets),
+          .power_of_two = scaling_->power_of_two(),
+          .margin = recipe_->margin_of(index_)};
+}
+
 // Groups of values that share a scale lie within an expert, because its rows start and end at multiples of the group's
 // size (MoeFeedForward), so only the statistics depend on the experts.
 void Quantizer::quantize_experts(const Context& context, const Operand& operand, QuantizeMode mode) const {
@@ -298,16 +315,9 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
                                                .source = operand.source,
                                                .topk = operand.topk,
                                                .out = output_of(operand, mode)});
-  const kernels::Matrix columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{};
-  scaling_->quantize(context, {.groups = {.x = x,
-                                          .source = operand.source,
-                                          .topk = operand.topk,
-                                          .rowwise = operand.rowwise,
-                                          .columnwise = columnwise,
-                                          .row_blocks = static_cast<bool>(operand.offsets),
-                                          .power_of_two = scaling_->power_of_two(),
-                                          .margin = recipe_->margin_of(index_)},
-                               .operand = recipe_->table_.info(index_)});
+  kernels::QuantizeGroups groups = groups_of(operand, mode);
+  groups.x = x, groups.source = operand.source, groups.topk = operand.topk;
+  scaling_->quantize(context, {.groups = groups, .operand = recipe_->table_.info(index_)});
   if (!mode.count) return;
   kernels::count_quantized_experts(
       context, {.x = x,
@@ -316,7 +326,7 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
                 .source = operand.source,
                 .topk = operand.topk,
                 .rowwise = operand.rowwise.values,
-                .columnwise = columnwise.values,
+                .columnwise = groups.columnwise.values,
                 .amax = mode.record_amax ? recipe_->table_.amax_of(index_).as<float>() : nullptr,
                 .counters = recipe_->table_.counters_of(index_)});
 }

@@ -81,13 +81,14 @@ class Quantizer {
   void plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const;
   /// What the producer of the operand is asked to write in a pass. `sums`: bias gradient that the producer may add.
   OperandRequest request(const Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
-  /// For a producer of an operand of experts, which writes either this or high precision: what complete() would
-  /// quantize in this mode. Empty: nothing.
-  kernels::Fp8Output experts_request(const Operand& operand, QuantizeMode mode) const;
+  /// The same of an operand of experts: what complete() would quantize in this mode.
+  ExpertsRequest experts_request(const Operand& operand, QuantizeMode mode) const;
   /// Computes what the producer has not written: quantizes, adds the column sums, records the amax when calibrating.
   ReadyOperand complete(const Context& context, Operand operand, const ProducedOperand& produced,
                         QuantizeMode mode, const ColumnSums& sums = {}) const;
-  /// The same in two parts for an operand with quantized_by_senders(): the outputs for finalize_expert_scales(), and
+  /// The same for an operand whose producer has written a layout for each GEMM of the mode.
+  static ReadyOperand complete_quantized(const Operand& operand, const QuantizeMode& mode);
+  /// complete() in two parts for an operand with quantized_by_senders(): the outputs for finalize_expert_scales(), and
   /// complete() for the values that senders have quantized with its scales.
   kernels::Fp8Output sent_output(const Operand& operand, QuantizeMode mode) const;
   ReadyOperand complete_received(const Context& context, const Operand& operand, const Tensor& received,
@@ -121,6 +122,7 @@ class Quantizer {
                        QuantizeMode mode, const ColumnSums& sums) const;
   bool quantize_small(const Context& context, const Operand& operand, QuantizeMode mode) const;
   void quantize_experts(const Context& context, const Operand& operand, QuantizeMode mode) const;
+  kernels::QuantizeGroups groups_of(const Operand& operand, const QuantizeMode& mode) const;
   void bypass(const Context& context, const Operand& operand, QuantizeMode mode,
               const ColumnSums& sums) const;
 

@@ -44,8 +44,8 @@ ReadyOperand complete(const Context& context, const fp8::Quantizer& quantizer, c
                       const ExpertRows& rows, const fp8::QuantizeMode& mode) {
   const Operand of_rows = of_experts(operand, rows);
   if (is_fp8(rows.values.dtype)) return quantizer.complete_received(context, of_rows, rows.values, mode);
-  const Tensor values = rows.fp8.wants_data() ? Tensor{} : rows.values;
-  return quantizer.complete(context, of_rows, {.high_precision = values, .fp8 = rows.fp8, .sums = {}}, mode);
+  if (rows.quantized) return fp8::Quantizer::complete_quantized(of_rows, mode);
+  return quantizer.complete(context, of_rows, {.high_precision = rows.values, .fp8 = {}, .sums = {}}, mode);
 }
 
 }  // namespace

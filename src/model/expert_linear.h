@@ -16,7 +16,7 @@ struct ExpertRows {
   Tensor source;   ///< i32 [rows] (kernels/moe/permute.h)
   int64_t topk = 1;
   Tensor numbers, selections;  ///< AdapterRows::numbers and source
-  kernels::Fp8Output fp8{};    ///< what the producer has written (input_request()) instead of values
+  bool quantized = false;      ///< the producer has written its request (input_request()) instead of values
   AdapterRows of_adapter() const { return {offsets, numbers, selections}; }
   int64_t count() const { return source ? source.numel() : values.rows(); }
 };
@@ -65,13 +65,13 @@ class ExpertLinear : public Linear {
   bool grad_from_tokens() const { return grad_quantizer_.always_reads_tokens(); }
 
   /// For the producer of the input in forward() or in complete_input(), and of dy. Empty: it writes high precision.
-  kernels::Fp8Output input_request(const Operand& input, const Pass& pass) const {
+  fp8::ExpertsRequest input_request(const Operand& input, const Pass& pass) const {
     return input_quantizer_.experts_request(input, input_mode(pass));
   }
-  kernels::Fp8Output recomputed_input_request(const Operand& input, const Pass& pass) const {
+  fp8::ExpertsRequest recomputed_input_request(const Operand& input, const Pass& pass) const {
     return input_quantizer_.experts_request(input, wgrad_input_mode(pass));
   }
-  kernels::Fp8Output grad_request(const Operand& grad, const Pass& pass) const {
+  fp8::ExpertsRequest grad_request(const Operand& grad, const Pass& pass) const {
     return grad_quantizer_.experts_request(grad, pass.quantize_mode());
   }
 

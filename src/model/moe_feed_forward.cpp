@@ -204,17 +204,18 @@ MoeFeedForward::ExpertBuffers MoeFeedForward::memory_of(const Activations& a, co
 }
 
 ExpertRows MoeFeedForward::expert_activation(const Context& context, const ExpertBuffers& memory,
-                                             const Rows& rows, const kernels::Fp8Output& fp8) const {
+                                             const Rows& rows, const fp8::ExpertsRequest& request) const {
   kernels::expert_activation(context, {.kind = kind_,
                                        .x = memory.fc1_out,
                                        .source = rows.source,
                                        .probs = rows.probs,
                                        .y = memory.fc2_input.high_precision,
                                        .clamp = clamp_,
-                                       .y_fp8 = fp8,
+                                       .y_fp8 = request.fp8,
                                        .offsets = rows.offsets,
-                                       .experts = rows.offsets.numel() - 1});
-  return ordered(rows, memory.fc2_input.high_precision, fp8);
+                                       .experts = rows.offsets.numel() - 1,
+                                       .y_groups = request.groups});
+  return ordered(rows, memory.fc2_input.high_precision, request);
 }
 
 void MoeFeedForward::shared_activation(const Context& context, const Activations& a) const {
@@ -339,7 +340,7 @@ void MoeFeedForward::shared_backward(const Context& context, const Tensor& dy, A
 // In place of the outputs of the up projections.
 ExpertRows MoeFeedForward::expert_activation_backward(const Context& context, const ExpertBuffers& memory,
                                                       const Rows& rows, const Tensor& d_probs,
-                                                      const kernels::Fp8Output& fp8) const {
+                                                      const fp8::ExpertsRequest& request) const {
   kernels::expert_activation_backward(context, {.kind = kind_,
                                                 .x = memory.fc1_out,
                                                 .source = rows.source,
@@ -348,10 +349,11 @@ ExpertRows MoeFeedForward::expert_activation_backward(const Context& context, co
                                                 .dx = memory.fc1_out,
                                                 .d_probs = d_probs,
                                                 .clamp = clamp_,
-                                                .dx_fp8 = fp8,
+                                                .dx_fp8 = request.fp8,
                                                 .offsets = rows.offsets,
-                                                .experts = rows.offsets.numel() - 1});
-  return ordered(rows, memory.fc1_out, fp8);
+                                                .experts = rows.offsets.numel() - 1,
+                                                .dx_groups = request.groups});
+  return ordered(rows, memory.fc1_out, request);
 }
 
 void MoeFeedForward::shared_activation_backward(const Context& context, const Activations& a) const {

@@ -159,9 +159,9 @@ class MoeFeedForward final : public FeedForward {
   void number_rows(const Context& context, const Activations& a, const Pass& pass) const;
   void limit(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
-  /// Returns the input of fc2; `fp8`: its request.
+  /// Returns the input of fc2.
   ExpertRows expert_activation(const Context& context, const ExpertBuffers& memory, const Rows& rows,
-                               const kernels::Fp8Output& fp8) const;
+                               const fp8::ExpertsRequest& request) const;
   void shared_activation(const Context& context, const Activations& a) const;
   /// Tokens, of which the experts' rows are copies.
   ExpertRows tokens_of(const Activations& a, const Tensor& tokens) const {
@@ -175,8 +175,8 @@ class MoeFeedForward final : public FeedForward {
     return dispatch_ ? dispatch_->returned(a.routing, a.row_of) : ExpertDispatch::Returned{own, a.row_of};
   }
   /// Rows in the order of the experts.
-  static ExpertRows ordered(const Rows& rows, const Tensor& values, const kernels::Fp8Output& fp8) {
-    return {values, rows.offsets, {}, 1, rows.numbers, rows.source, fp8};
+  static ExpertRows ordered(const Rows& rows, const Tensor& values, const fp8::ExpertsRequest& request) {
+    return {values, rows.offsets, {}, 1, rows.numbers, rows.source, static_cast<bool>(request)};
   }
   ExpertRows shared_rows(const Tensor& tokens) const { return {tokens, {}, {}, 1, token_numbers_, {}}; }
   /// With several rounds a microbatch keeps no current scales.
@@ -187,9 +187,9 @@ class MoeFeedForward final : public FeedForward {
                       const Pass& pass);
   void shared_backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                        const Pass& pass) const;
-  /// Returns dy of fc1; `fp8`: its request.
+  /// Returns dy of fc1.
   ExpertRows expert_activation_backward(const Context& context, const ExpertBuffers& memory, const Rows& rows,
-                                        const Tensor& d_probs, const kernels::Fp8Output& fp8) const;
+                                        const Tensor& d_probs, const fp8::ExpertsRequest& request) const;
   void shared_activation_backward(const Context& context, const Activations& a) const;
   void backward_rounds(const Context& context, Activations& a, Gradients& g, const ExpertDispatch::Sent& sent,
                        const Pass& pass, bool recompute_activation);

@@ -1,12 +1,14 @@
 // Quantization of experts' operands: the outputs and state of all experts, on either backend.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "kernels/common/row_blocks.h"
 #include "kernels/moe/quantize_experts.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "moe_cases.h"
 
 namespace te::kernels {
@@ -152,46 +154,100 @@ struct ActivationCase {
   DType dtype = DType::bf16, gradient = DType::e5m2;
 };
 
+/// The tensors of an activation and its gradient.
+struct ActivationPass {
+  testing::TestTensor x, y, dy, probs, d_probs;
+  ExpertActivation forward;
+  ExpertActivationBackward backward;
+
+  ActivationPass(const Context& context, const ActivationCase& c, const MoeOrder& order, float factor)
+      : x(context, c.dtype, {order.rows(), is_gated(c.kind) ? 2 * c.ffn : c.ffn}),
+        y(context, c.dtype, {order.rows(), c.ffn}),
+        dy(context, c.dtype, {order.rows(), c.ffn}),
+        probs(context, DType::f32, {c.order.tokens, c.order.topk}),
+        d_probs(context, DType::f32, {c.order.tokens, c.order.topk}) {
+    x.fill_normal(1, factor), dy.fill_normal(2, factor), probs.fill_normal(3), d_probs.fill_value(0.0f);
+    forward = {.kind = c.kind, .x = x, .source = order.source, .probs = probs, .y = y};
+    backward = {.kind = c.kind, .x = x, .source = order.source, .probs = probs};
+    backward.dy = dy, backward.dx = x, backward.d_probs = d_probs;
+    forward.clamp = backward.clamp = c.kind == ActivationKind::swiglu_clamped ? 2.0f : 0.0f;
+    forward.offsets = backward.offsets = order.offsets;
+    forward.experts = backward.experts = c.order.experts;
+  }
+};
+
 /// Results of three steps of different magnitudes.
 inline std::vector<ActivationResult> activations(const Context& context, const ActivationCase& c,
                                                  bool in_one_pass) {
   const MoeOrder order(context, c.order);
-  const int64_t rows = order.rows(), width = is_gated(c.kind) ? 2 * c.ffn : c.ffn;
-  const auto like = [&](int64_t cols) { return testing::TestTensor(context, c.dtype, {rows, cols}); };
-  ExpertStorage y_storage(context, DType::e4m3, rows, c.ffn, c.order.experts),
-      dx_storage(context, c.gradient, rows, width, c.order.experts);
+  const int64_t width = is_gated(c.kind) ? 2 * c.ffn : c.ffn;
+  ExpertStorage y_storage(context, DType::e4m3, order.rows(), c.ffn, c.order.experts),
+      dx_storage(context, c.gradient, order.rows(), width, c.order.experts);
   std::vector<ActivationResult> results;
   for (const float factor : {1.0f, 40.0f, 0.1f}) {
-    testing::TestTensor x = like(width), y = like(c.ffn), dy = like(c.ffn);
-    testing::TestTensor probs(context, DType::f32, {c.order.tokens, c.order.topk}),
-        d_probs(context, DType::f32, {c.order.tokens, c.order.topk});
-    x.fill_normal(1, factor), dy.fill_normal(2, factor), probs.fill_normal(3), d_probs.fill_value(0.0f);
+    ActivationPass pass(context, c, order, factor);
     Fp8Output y_out = y_storage.output(c.scaling, c.rowwise, c.columnwise),
               dx_out = dx_storage.output(c.scaling, c.rowwise, c.columnwise);
     if (!c.counted) y_out.counters = dx_out.counters = nullptr;
-    ExpertActivation forward{.kind = c.kind, .x = x, .source = order.source, .probs = probs, .y = y};
-    ExpertActivationBackward backward{.kind = c.kind,
-                                      .x = x,
-                                      .source = order.source,
-                                      .probs = probs,
-                                      .dy = dy,
-                                      .dx = x,
-                                      .d_probs = d_probs};
-    forward.clamp = backward.clamp = c.kind == ActivationKind::swiglu_clamped ? 2.0f : 0.0f;
-    if (in_one_pass) {
-      forward.y_fp8 = y_out, backward.dx_fp8 = dx_out;
-      forward.offsets = backward.offsets = order.offsets;
-      forward.experts = backward.experts = c.order.experts;
-    }
-    expert_activation(context, forward);
-    if (!in_one_pass)
-      quantize_experts(context, {.x = y, .offsets = order.offsets, .experts = c.order.experts, .out = y_out});
-    expert_activation_backward(context, backward);
-    if (!in_one_pass)
-      quantize_experts(context,
-                       {.x = x, .offsets = order.offsets, .experts = c.order.experts, .out = dx_out});
-    results.push_back({y_storage.read(), dx_storage.read(), d_probs.raw()});
+    const auto quantize = [&](const Tensor& x, const Fp8Output& out) {
+      quantize_experts(context, {.x = x, .offsets = order.offsets, .experts = c.order.experts, .out = out});
+    };
+    if (in_one_pass) pass.forward.y_fp8 = y_out, pass.backward.dx_fp8 = dx_out;
+    expert_activation(context, pass.forward);
+    if (!in_one_pass) quantize(pass.y, y_out);
+    expert_activation_backward(context, pass.backward);
+    if (!in_one_pass) quantize(pass.x, dx_out);
+    results.push_back({y_storage.read(), dx_storage.read(), pass.d_probs.raw()});
   }
+  return results;
+}
+
+/// Outputs with scales of vectors.
+class VectorStorage {
+ public:
+  VectorStorage(const Context& context, DType format, int64_t rows, int64_t cols)
+      : rowwise_(context, format, {rows, cols}),
+        columnwise_(context, format, {cols, rows}),
+        row_scales_(context, DType::f32, scale_shape(ScaleLayout::vectors, rows, cols)),
+        column_scales_(context, DType::f32, scale_shape(ScaleLayout::vectors, cols, rows)) {
+    for (const auto* tensor : tensors()) context.zero(*tensor);
+  }
+  QuantizeGroups output(bool rowwise, bool columnwise) const {
+    QuantizeGroups out{.row_blocks = true, .margin = 1};
+    if (rowwise) out.rowwise = {rowwise_, row_scales_, ScaleLayout::vectors};
+    if (columnwise) out.columnwise = {columnwise_, column_scales_, ScaleLayout::vectors};
+    return out;
+  }
+  void append_to(std::vector<std::vector<uint8_t>>& results) const {
+    for (const auto* tensor : tensors()) results.push_back(tensor->raw());
+  }
+
+ private:
+  std::array<const testing::TestTensor*, 4> tensors() const {
+    return {&rowwise_, &columnwise_, &row_scales_, &column_scales_};
+  }
+  testing::TestTensor rowwise_, columnwise_, row_scales_, column_scales_;
+};
+
+/// The same as activations() with scales of vectors: all outputs and the gradients of the probabilities.
+inline std::vector<std::vector<uint8_t>> activations_by_vectors(const Context& context,
+                                                                const ActivationCase& c, bool in_one_pass) {
+  const MoeOrder order(context, c.order);
+  const VectorStorage y(context, DType::e4m3, order.rows(), c.ffn),
+      dx(context, c.gradient, order.rows(), is_gated(c.kind) ? 2 * c.ffn : c.ffn);
+  ActivationPass pass(context, c, order, 3.0f);
+  const auto quantize = [&](const Tensor& x, QuantizeGroups groups) {
+    groups.x = x;
+    quantize_groups(context, groups);
+  };
+  const QuantizeGroups y_out = y.output(c.rowwise, c.columnwise), dx_out = dx.output(c.rowwise, c.columnwise);
+  if (in_one_pass) pass.forward.y_groups = y_out, pass.backward.dx_groups = dx_out;
+  expert_activation(context, pass.forward);
+  if (!in_one_pass) quantize(pass.y, y_out);
+  expert_activation_backward(context, pass.backward);
+  if (!in_one_pass) quantize(pass.x, dx_out);
+  std::vector<std::vector<uint8_t>> results{pass.d_probs.raw()};
+  y.append_to(results), dx.append_to(results);
   return results;
 }
 

@@ -86,6 +86,36 @@ TEST(MoeQuantizeGpu, ManyItemsOfActivationsEqualSeparateOnes) {
   }
 }
 
+void expect_equal_by_vectors(const Context& context, const ActivationCase& c) {
+  const auto in_one = activations_by_vectors(context, c, true),
+             separate = activations_by_vectors(context, c, false);
+  ASSERT_EQ(in_one.size(), separate.size());
+  for (size_t i = 0; i < separate.size(); ++i)
+    EXPECT_TRUE(in_one[i] == separate[i])
+        << "output " << i << ", " << c.order.tokens << " tokens, " << c.order.experts << " experts, " << c.ffn
+        << " columns, layouts " << c.rowwise << c.columnwise;
+}
+
+// In one kernel with a multiple of 128 columns.
+TEST(MoeQuantizeGpu, ActivationsWithScalesOfVectorsEqualSeparateOnes) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (MoeCase order : kMoeCases)
+    for (const int64_t alignment : {16, 128}) {
+      order.alignment = std::max<int64_t>(order.alignment, alignment);
+      ActivationCase c{order, 128, ExpertScaling::given};
+      for (c.ffn = 128; c.ffn <= 640; c.ffn += 128) expect_equal_by_vectors(gpu, c);
+      for (const DType gradient : {DType::e4m3, DType::e5m2})
+        for (const auto& [rowwise, columnwise] : {std::pair<bool, bool>{true, false}, {false, true}}) {
+          c.ffn = 256, c.gradient = gradient, c.rowwise = rowwise, c.columnwise = columnwise;
+          expect_equal_by_vectors(gpu, c);
+        }
+      expect_equal_by_vectors(gpu, {order, 112, ExpertScaling::given});
+      expect_equal_by_vectors(gpu, {order, 128, ExpertScaling::given, ActivationKind::geglu});
+    }
+  expect_equal_by_vectors(gpu, {{20001, 3, 2, 128}, 768, ExpertScaling::given});
+}
+
 // In wgrad of BF16, an expert's last stage of tensor cores includes rows of the next expert.
 TEST(MoeQuantizeGpu, NansOfAnExpertStayInItsGradient) {
   TE_REQUIRE_GPU();

@@ -193,6 +193,23 @@ TEST(Moe, QuantizedActivationsEqualSeparateQuantization) {
       }
 }
 
+TEST(Moe, ActivationsWithScalesOfVectorsEqualSeparateQuantization) {
+  for (MoeCase order : kMoeCases) {
+    order.alignment = std::max<int64_t>(order.alignment, 16);
+    for (const auto& [rowwise, columnwise] :
+         {std::pair<bool, bool>{true, true}, {true, false}, {false, true}}) {
+      ActivationCase c{order, 144, ExpertScaling::given};
+      c.rowwise = rowwise, c.columnwise = columnwise;
+      const auto in_one = activations_by_vectors(host(), c, true);
+      EXPECT_TRUE(in_one == activations_by_vectors(host(), c, false)) << order.tokens;
+      for (size_t i = 0; i < in_one.size(); ++i) {  // d_probs; values and scales of y and dx
+        const bool wanted = i == 0 || (i % 2 == 1 ? rowwise : columnwise);
+        EXPECT_EQ(std::count(in_one[i].begin(), in_one[i].end(), 0) < std::ssize(in_one[i]), wanted) << i;
+      }
+    }
+  }
+}
+
 /// The dequantized values of a tensor of experts, in FP32. `row_blocks`: the matrix has blocks of rows.
 TestTensor dequantized(Matrix matrix, const std::vector<int32_t>& offsets, bool by_columns,
                        bool row_blocks = false) {

@@ -28,9 +28,18 @@ void check_expert_activation(const char* op, const Args& a, const Tensor& y) {
            a.clamp);
 }
 
+/// The arguments of quantize_groups() for a result.
+QuantizeGroups of_result(QuantizeGroups groups, const Tensor& result) {
+  groups.x = result;
+  return groups;
+}
+
 template <class Args>
-void check_quantization(const char* op, const Args& a, const Fp8Output& out, const Tensor& result) {
+void check_quantization(const char* op, const Args& a, const Fp8Output& out, const QuantizeGroups& groups,
+                        const Tensor& result) {
+  if (groups.wants_data()) check_quantize_groups(of_result(groups, result));
   if (!out) return;
+  TE_CHECK(!groups.wants_data(), "{}: the result is quantized either per expert or by groups", op);
   check_fp8_output(op, out, result.rows(), result.cols());
   check_dtype(op, "offsets", a.offsets, DType::i32);
   check_shape(op, "offsets", a.offsets, {a.experts + 1});
@@ -82,8 +91,9 @@ void expert_backward_row(const ExpertActivationBackward& a, int64_t r, int32_t s
 
 /// Quantizes a result that the op's kernel has stored.
 void quantize_result(const Context& context, const Tensor& x, const Tensor& offsets, int64_t experts,
-                     const Fp8Output& out) {
-  quantize_experts(context, {.x = x, .offsets = offsets, .experts = experts, .out = out});
+                     const Fp8Output& out, const QuantizeGroups& groups) {
+  if (out) quantize_experts(context, {.x = x, .offsets = offsets, .experts = experts, .out = out});
+  if (groups.wants_data()) quantize_groups(context, of_result(groups, x));
 }
 
 void activation_values(const Context& context, const ExpertActivation& a) {
@@ -113,14 +123,18 @@ void gradient_values(const Context& context, const ExpertActivationBackward& a) 
 bool quantized_activation([[maybe_unused]] const Context& context,
                           [[maybe_unused]] const ExpertActivation& a) {
 #ifdef TE_WITH_CUDA
-  if (context.is_cuda()) return cuda::expert_activation_fp8(context, a);
+  if (!context.is_cuda()) return false;
+  if (a.y_groups.wants_data()) return cuda::expert_activation_groups(context, a);
+  if (a.y_fp8.wants_data()) return cuda::expert_activation_fp8(context, a);
 #endif
   return false;
 }
 bool quantized_gradient([[maybe_unused]] const Context& context,
                         [[maybe_unused]] const ExpertActivationBackward& a) {
 #ifdef TE_WITH_CUDA
-  if (context.is_cuda()) return cuda::expert_activation_backward_fp8(context, a);
+  if (!context.is_cuda()) return false;
+  if (a.dx_groups.wants_data()) return cuda::expert_activation_backward_groups(context, a);
+  if (a.dx_fp8.wants_data()) return cuda::expert_activation_backward_fp8(context, a);
 #endif
   return false;
 }
@@ -130,11 +144,11 @@ bool quantized_gradient([[maybe_unused]] const Context& context,
 void expert_activation(const Context& context, const ExpertActivation& a) {
   const char* op = "expert_activation";
   check_expert_activation(op, a, a.y);
-  check_quantization(op, a, a.y_fp8, a.y);
+  check_quantization(op, a, a.y_fp8, a.y_groups, a.y);
   TE_BEGIN_OP(context, op, a);
-  if (a.y_fp8.wants_data() && quantized_activation(context, a)) return;
+  if (quantized_activation(context, a)) return;
   activation_values(context, a);
-  if (a.y_fp8) quantize_result(context, a.y, a.offsets, a.experts, a.y_fp8);
+  quantize_result(context, a.y, a.offsets, a.experts, a.y_fp8, a.y_groups);
 }
 
 void expert_activation_backward(const Context& context, const ExpertActivationBackward& a) {
@@ -144,11 +158,11 @@ void expert_activation_backward(const Context& context, const ExpertActivationBa
   check_shape(op, "dx", a.dx, a.x.shape);
   check_dtype(op, "d_probs", a.d_probs, DType::f32);
   check_shape(op, "d_probs", a.d_probs, a.probs.shape);
-  check_quantization(op, a, a.dx_fp8, a.dx);
+  check_quantization(op, a, a.dx_fp8, a.dx_groups, a.dx);
   TE_BEGIN_OP(context, op, a);
-  if (a.dx_fp8.wants_data() && quantized_gradient(context, a)) return;
+  if (quantized_gradient(context, a)) return;
   gradient_values(context, a);
-  if (a.dx_fp8) quantize_result(context, a.dx, a.offsets, a.experts, a.dx_fp8);
+  quantize_result(context, a.dx, a.offsets, a.experts, a.dx_fp8, a.dx_groups);
 }
 
 }  // namespace te::kernels

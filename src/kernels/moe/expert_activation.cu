@@ -89,8 +89,10 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BackwardArgs<T> a) {
         float in[2], ups[2] = {};
 #pragma unroll
         for (int k = 0; k < 2; ++k)
-          along +=
-              gradient<kind, T>(x.get(j + k), up.get(j + k), dy.get(j + k), prob, a.clamp, in[k], ups[k]);
+          along = fmaf(
+              dy.get(j + k),
+              gradient<kind, T>(x.get(j + k), up.get(j + k), dy.get(j + k), prob, a.clamp, in[k], ups[k]),
+              along);
         dx.set_pair(j, in[0], in[1]);
         d_up.set_pair(j, ups[0], ups[1]);
       }

@@ -2,14 +2,15 @@
 //   y[r] = prob(r) * activation(x[r])
 // Probabilities are applied before the second GEMM, which is linear, so the combination is a plain sum and the backward
 // pass needs no output of the experts (Megatron-LM and SonicMoE, arXiv 2512.14080, do the same). Computed in FP32 and
-// rounded once. Padding rows are zero. The result can be quantized in the same pass (quantize_experts.h), with the same
-// bytes, scales and state; its values are then undefined.
+// rounded once. Padding rows are zero. The result can be quantized in the same pass (quantize_experts.h, or
+// quantize_groups.h with scales of vectors), with the same bytes, scales and state; its values are then undefined.
 #pragma once
 
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/activation/activation.h"
 #include "kernels/quantize/fp8_output.h"
+#include "kernels/quantize/quantize_groups.h"
 
 namespace te::kernels {
 
@@ -23,6 +24,8 @@ struct ExpertActivation {
   Fp8Output y_fp8;      ///< optional, QuantizeExperts::out
   Tensor offsets;       ///< with y_fp8: i32 [experts + 1]
   int64_t experts = 1;  ///< with y_fp8
+  /// Optional instead of y_fp8: the outputs of quantize_groups() for y, with ScaleLayout::vectors.
+  QuantizeGroups y_groups;
 };
 void expert_activation(const Context& context, const ExpertActivation& args);
 
@@ -36,6 +39,7 @@ struct ExpertActivationBackward {
   Fp8Output dx_fp8;  ///< optional, with offsets and experts as above
   Tensor offsets;
   int64_t experts = 1;
+  QuantizeGroups dx_groups;  ///< as above
 };
 void expert_activation_backward(const Context& context, const ExpertActivationBackward& args);
 

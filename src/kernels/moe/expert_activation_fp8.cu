@@ -142,8 +142,10 @@ struct BackwardInput {
         float in[2], ups[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k)
-          along += gradient<kKind, Value>(gate.get(j + k), up.get(j + k), dy.get(j + k), rows.prob[i], 0.0f,
-                                          in[k], ups[k]);
+          along = fmaf(dy.get(j + k),
+                       gradient<kKind, Value>(gate.get(j + k), up.get(j + k), dy.get(j + k), rows.prob[i],
+                                              0.0f, in[k], ups[k]),
+                       along);
         of_gate.set_pair(j, in[0], in[1]);
         of_up.set_pair(j, ups[0], ups[1]);
       }

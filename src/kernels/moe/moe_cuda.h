@@ -34,6 +34,8 @@ void expert_activation_backward(const Context& context, const ExpertActivationBa
 /// With quantization in the same pass. False, and nothing done, if dtypes, shapes, activation or scaling do not suit.
 bool expert_activation_fp8(const Context& context, const ExpertActivation& args);
 bool expert_activation_backward_fp8(const Context& context, const ExpertActivationBackward& args);
+bool expert_activation_groups(const Context& context, const ExpertActivation& args);
+bool expert_activation_backward_groups(const Context& context, const ExpertActivationBackward& args);
 void quantize_experts(const Context& context, const QuantizeExperts& args);
 void count_quantized_experts(const Context& context, const CountQuantizedExperts& args);
 void sent_ranges(const Context& context, const SentRanges& args);

@@ -29,23 +29,6 @@ void check_output(const char* name, const Matrix& output, int64_t rows, int64_t 
                scale_shape(output.layout, rows, cols));
 }
 
-void check_args(const QuantizeGroups& args) {
-  check_grad("quantize_groups", "x", args.x);
-  if (args.source) check_dtype("quantize_groups", "source", args.source, DType::i32);
-  const int64_t rows = quantized_rows(args), cols = args.x.cols();
-  TE_CHECK(rows % kMultiple == 0 && cols % kMultiple == 0,
-           "quantize_groups: {} rows of {} columns, must be multiples of 16", rows, cols);
-  TE_CHECK(args.rowwise || args.columnwise, "quantize_groups: rowwise or columnwise output is required");
-  check_output("rowwise", args.rowwise, rows, cols);
-  check_output("columnwise", args.columnwise, cols, rows);
-  const Matrix& some = args.rowwise ? args.rowwise : args.columnwise;
-  TE_CHECK(!args.source || (some.layout == ScaleLayout::vectors && args.topk > 0),
-           "quantize_groups: rows of tokens need scales of vectors and topk");
-  if (args.rowwise && args.columnwise)
-    TE_CHECK(args.rowwise.layout == args.columnwise.layout && args.rowwise.dtype() == args.columnwise.dtype(),
-             "quantize_groups: rowwise and columnwise outputs differ in scale layout or format");
-}
-
 /// Rows of values that are scaled together: a single row, or a row of blocks.
 struct RowGroup {
   const Matrix& output;
@@ -141,8 +124,25 @@ void quantize_groups_cpu(const QuantizeGroups& args) {
 
 }  // namespace
 
+void check_quantize_groups(const QuantizeGroups& args) {
+  check_grad("quantize_groups", "x", args.x);
+  if (args.source) check_dtype("quantize_groups", "source", args.source, DType::i32);
+  const int64_t rows = quantized_rows(args), cols = args.x.cols();
+  TE_CHECK(rows % kMultiple == 0 && cols % kMultiple == 0,
+           "quantize_groups: {} rows of {} columns, must be multiples of 16", rows, cols);
+  TE_CHECK(args.wants_data(), "quantize_groups: rowwise or columnwise output is required");
+  check_output("rowwise", args.rowwise, rows, cols);
+  check_output("columnwise", args.columnwise, cols, rows);
+  const Matrix& some = args.rowwise ? args.rowwise : args.columnwise;
+  TE_CHECK(!args.source || (some.layout == ScaleLayout::vectors && args.topk > 0),
+           "quantize_groups: rows of tokens need scales of vectors and topk");
+  if (args.rowwise && args.columnwise)
+    TE_CHECK(args.rowwise.layout == args.columnwise.layout && args.rowwise.dtype() == args.columnwise.dtype(),
+             "quantize_groups: rowwise and columnwise outputs differ in scale layout or format");
+}
+
 void quantize_groups(const Context& context, const QuantizeGroups& args) {
-  check_args(args);
+  check_quantize_groups(args);
   TE_DISPATCH_CUDA(context, quantize_groups, args);
   quantize_groups_cpu(args);
 }

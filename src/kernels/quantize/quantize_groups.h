@@ -31,7 +31,10 @@ struct QuantizeGroups {
   float* amax = nullptr;  ///< updated to max(*amax, max |x|), where NaN > inf > finite; may be null
   /// Counts of the rowwise output (of the columnwise one if it is the only output); may be null.
   Fp8Counters* counters = nullptr;
+
+  bool wants_data() const { return rowwise || columnwise; }
 };
+void check_quantize_groups(const QuantizeGroups& args);
 void quantize_groups(const Context& context, const QuantizeGroups& args);
 /// Rows of the output.
 inline int64_t quantized_rows(const QuantizeGroups& args) {

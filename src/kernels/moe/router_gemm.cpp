@@ -57,8 +57,9 @@ int64_t router_gemm_parts(int64_t tokens, int64_t experts, int64_t hidden) {
 }
 
 int64_t router_gemm_scratch(int64_t tokens, int64_t experts, int64_t hidden) {
-  const int64_t parts = router_gemm_parts(tokens, experts, hidden) * experts * hidden;
-  return static_cast<int64_t>(sizeof(float)) * ((tokens * experts + 3) / 4 * 4 + parts);
+  const int64_t parts = router_gemm_parts(tokens, 2 * experts, hidden), weight = 2 * experts * hidden;
+  return parts * weight * int64_t{sizeof(float)} +
+         (weight + tokens * 2 * experts) * static_cast<int64_t>(dtype_size(DType::bf16));
 }
 
 void router_gemm(const Context& context, const RouterGemm& args) {

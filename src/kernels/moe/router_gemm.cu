@@ -39,13 +39,13 @@ void visit_device_type(DType dtype, Fn&& fn) {
   fn.template operator()<__half>();
 }
 
-/// x = high + low, up to 2^-17 of x.
-__global__ void split_kernel(const float* x, __nv_bfloat16* high, __nv_bfloat16* low, int64_t count) {
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
+/// x [count / cols, cols] = high + low, up to 2^-17 of x; `parts` has rows of high and low, one after the other.
+__global__ void split_kernel(const float* x, __nv_bfloat16* parts, unsigned count, unsigned cols) {
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
     const __nv_bfloat16 rounded = __float2bfloat16(x[i]);
-    high[i] = rounded;
-    low[i] = __float2bfloat16(x[i] - __bfloat162float(rounded));
+    __nv_bfloat16* const high = parts + (i + int64_t{i / cols} * cols);
+    high[0] = rounded;
+    high[cols] = __float2bfloat16(x[i] - __bfloat162float(rounded));
   }
 }
 
@@ -66,43 +66,40 @@ unsigned elementwise_blocks(int64_t count) {
 
 /// Scratch memory of a backward pass.
 struct Scratch {
-  Tensor high, low;  ///< of d_logits, [T, E] bf16
-  Tensor parts;      ///< [parts * E, H] fp32
-  int64_t part;      ///< tokens
-  explicit Scratch(const RouterGemmBackward& a) {
-    const int64_t tokens = a.x.rows(), hidden = a.x.cols(), experts = a.weight.rows(),
-                  values = tokens * experts;
-    auto* const start = a.scratch.as<char>();
-    high = {start, DType::bf16, {tokens, experts}};
-    low = {start + 2 * values, DType::bf16, {tokens, experts}};
-    const int64_t wanted = router_gemm_parts(tokens, experts, hidden);
+  Tensor split;   ///< [T, 2 E] bf16: both parts of d_logits
+  Tensor weight;  ///< [2 E, H] bf16: the weight twice
+  Tensor parts;   ///< [parts * 2, E, H] fp32, without a split [parts, E, H]
+  int64_t part;   ///< tokens
+  explicit Scratch(const RouterGemmBackward& a, bool is_split) {
+    const int64_t tokens = a.x.rows(), hidden = a.x.cols(), experts = a.weight.rows();
+    const int64_t wanted = router_gemm_parts(tokens, 2 * experts, hidden);
     part = ceil_div(ceil_div(tokens, wanted), 16) * 16;
-    parts = {start + 4 * ((values + 3) / 4 * 4), DType::f32, {ceil_div(tokens, part) * experts, hidden}};
+    parts = {a.scratch.data, DType::f32, {ceil_div(tokens, part) * (is_split ? 2 : 1), experts, hidden}};
+    weight = {parts.as<float>() + wanted * 2 * experts * hidden, DType::bf16, {2 * experts, hidden}};
+    split = {weight.as<char>() + weight.bytes(), DType::bf16, {tokens, 2 * experts}};
   }
 };
 
-bool backward_hopper(const Context& context, const RouterGemmBackward& a, const Scratch& scratch) {
+bool suits_tensor_cores(const Context& context, const RouterGemmBackward& a) {
+  if (!kHasHopperKernels || !device_caps(context).hopper_kernels || a.x.dtype != DType::bf16) return false;
+  const auto fits = [](const Tensor& tensor) { return is_aligned(tensor.data, 16); };
+  return a.weight.rows() % 8 == 0 && a.x.cols() % 8 == 0 && fits(a.x) && fits(a.dx) && fits(a.scratch);
+}
+
+void backward_hopper(const Context& context, const RouterGemmBackward& a, const Scratch& scratch) {
   if constexpr (kHasHopperKernels) {
-    const int64_t values = a.d_logits.numel();
-    const auto fits = [&](const Tensor& part) { return is_aligned(part.data, 16); };
-    if (!device_caps(context).hopper_kernels || a.x.dtype != DType::bf16 || a.weight.rows() % 8 != 0 ||
-        a.x.cols() % 8 != 0 || !fits(scratch.high) || !fits(scratch.low) || !fits(a.x) || !fits(a.weight) ||
-        !fits(a.dx))
-      return false;
+    const auto values = static_cast<unsigned>(a.d_logits.numel());
     split_kernel<<<elementwise_blocks(values), kThreads, 0, cuda_stream(context)>>>(
-        a.d_logits.as<float>(), scratch.high.as<__nv_bfloat16>(), scratch.low.as<__nv_bfloat16>(), values);
+        a.d_logits.as<float>(), scratch.split.as<__nv_bfloat16>(), values,
+        static_cast<unsigned>(a.weight.rows()));
     TE_CUDA_CHECK_LAUNCH();
-    bool done = true;
-    for (const Tensor& part : {scratch.low, scratch.high}) {
-      done = done && dense_gemm_hopper(context, part, a.weight, false, a.dx, true);
-      if (a.d_weight)
-        done = done && dense_wgrad_hopper(context, part, a.x, scratch.part, scratch.parts,
-                                          part.data == scratch.high.data);
-    }
+    for (const int64_t half : {0, 1})
+      TE_CUDA_CHECK(cudaMemcpyAsync(scratch.weight.as<char>() + half * a.weight.bytes(), a.weight.data,
+                                    a.weight.bytes(), cudaMemcpyDeviceToDevice, cuda_stream(context)));
+    bool done = dense_gemm_hopper(context, scratch.split, scratch.weight, false, a.dx, true);
+    if (a.d_weight)
+      done = done && dense_wgrad_hopper(context, scratch.split, a.x, scratch.part, scratch.parts, false);
     TE_CHECK(done, "router_gemm_backward: the operands do not suit tensor cores");
-    return true;
-  } else {
-    return false;
   }
 }
 
@@ -140,8 +137,9 @@ void router_gemm(const Context& context, const RouterGemm& args) {
 }
 
 void router_gemm_backward(const Context& context, const RouterGemmBackward& args) {
-  const Scratch scratch(args);
-  if (!backward_hopper(context, args, scratch)) backward_plain(context, args, scratch);
+  const bool split = suits_tensor_cores(context, args);
+  const Scratch scratch(args, split);
+  split ? backward_hopper(context, args, scratch) : backward_plain(context, args, scratch);
   if (!args.d_weight) return;
   const int64_t numel = args.weight.numel(), parts = scratch.parts.numel() / numel;
   visit_device_type(args.d_weight.dtype, [&]<class T>() {

@@ -6,8 +6,8 @@
 //
 // Multiplication and accumulation are FP32, as for all of the router (router.h). Unlike gemm(), no algorithm is
 // selected: the bits depend on the operands only, logits of a token on that token only. On Hopper, BF16 operands use
-// tensor cores: products of BF16 values are exact there, and d_logits are split into two BF16 parts (16 bits), added
-// to dx one after the other. The GPU sums d_weight over parts of the tokens before it adds these in order.
+// tensor cores: products of BF16 values are exact there, and d_logits are split into two BF16 parts (16 bits), as
+// [T, 2 E] times the weight twice. The GPU sums d_weight over parts of the tokens before it adds these in order.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ struct Gpu {
   double norm = 0.72, activation = 0.87, quantize = 0.80, rope = 0.78, loss = 0.75, optimizer = 1.0,
          others = 0.8;
   double quantize_tokens = 0.55;  ///< experts' rows from the tokens ("Results of grouped GEMMs")
-  double router_gradient = 0.15,
+  double router_gradient = 0.29,
          router = 0.03;      ///< router_gemm_backward; other operations of the router, likewise
   double launch = 1.3e-6;    ///< s between operations (docs/log/kernels.md)
   double requantize = 7e-6;  ///< s of the second launch of delayed scaling (docs/log/kernels.md)

@@ -129,6 +129,33 @@ def gap_law():
     return figure
 
 
+def gap_parts():
+    """The gap from one checkpoint on: by GEMMs, and with FP8 only before or after the learning rate falls."""
+    panels = (
+        ("gap_gemms_16m", (("delayed", 1), ("fprop", 2), ("dgrad", 3), ("wgrad", 4), ("control", 5)), "by GEMMs"),
+        ("gap_parts_16m", (("fp8_first", 2), ("fp8_last", 3)), "FP8 before or after step 2,200"),
+    )
+    figure, grid = figures.new(4.4, "Llama 16M, 184 million tokens from one checkpoint on, means of four and three seeds, two H200", ncols=2, sharey=True)
+    for axes, (name, variants, title) in zip(grid, panels):
+        drawn = [(name, arm, color) for arm, color in variants]
+        if name == "gap_parts_16m":
+            drawn.insert(0, ("gap_gemms_16m", "delayed", 1))
+        for experiment, arm, color in drawn:
+            seeds = len(list((RESULTS / experiment).glob(f"{arm}_seed?.csv")))
+            lines = [gap_line(experiment, f"{arm}_seed{seed}", f"bf16_seed{seed}", 1) for seed in range(1, seeds + 1)]
+            mean = np.mean([gap for _, gap in lines], axis=0)
+            axes.plot(lines[0][0] / 122_880, mean, linewidth=1.8, color=figures.color(color), label=label(experiment, arm))
+        axes.axvline(2200, color="#777777", linestyle=":", linewidth=1.2)
+        axes.axhline(0, color=figures.BASELINE, linewidth=1)
+        axes.axhspan(-0.0073, 0.0073, color="#2a7f3f", alpha=0.12, linewidth=0)
+        axes.set_title(title, loc="left", fontsize=11)
+        axes.set_ylim(-0.0018, 0.0105)
+        axes.legend(loc="upper left", ncol=2, fontsize=9)
+    grid[0].set_ylabel("training loss minus BF16 (nats)")
+    figure.supxlabel("step; dotted: the learning rate begins to fall; green: tolerance", fontsize=9.5, color="#444444")
+    return figure
+
+
 def llama_7b():
     """Both experiments, one pair each."""
     figure, grid = figures.new(4.2, "Llama 2 7B, 3.9 million tokens, two H100, one pair each", ncols=2, sharey=True)
@@ -269,6 +296,7 @@ FP8_ARMS = ("fp8_delayed", "fp8_tensorwise", "fp8_blockwise")
 PICTURES = {
     "guard.png": guard,
     "gap_law_16m/gap.png": gap_law,
+    "gap_gemms_16m/gap.png": gap_parts,
     "gpt2_30m_formats/gaps.png": lambda: gaps("gpt2_30m_formats"),
     "gpt2_124m_formats/gaps.png": lambda: gaps("gpt2_124m_formats"),
     "gpt2_124m_lora/gaps.png": lambda: gaps("gpt2_124m_lora", skipped=("lora",)),

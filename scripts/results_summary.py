@@ -146,6 +146,34 @@ def law_table():
     return lines
 
 
+# The gap of a trained model by parts, in steps of 122,880 tokens.
+PARTS = (("gap_gemms_16m", ("delayed", "blockwise", "fprop", "dgrad", "wgrad", "control")),
+         ("gap_parts_16m", ("fp8_first", "fp8_last")))
+PARTS_STEP = 122_880
+
+
+def step_gap(experiment, arm, first, last):
+    """Mean gap to BF16 over some steps and all seeds; the CSV files have means over ten steps."""
+    found = []
+    for path in sorted((RESULTS / experiment).glob(f"{arm}_seed?.csv")):
+        base = dict(read_loss(path.with_name("bf16" + path.stem[len(arm):] + ".csv"))[0])
+        found += [loss - base[at] for at, loss in read_loss(path)[0] if first <= at / PARTS_STEP <= last]
+    return statistics.mean(found)
+
+
+def parts_table():
+    """The control's validation has other samples."""
+    lines = ["| Variant | First ten steps | Training, last 10% | Validation |", "| --- " * 4 + "|"]
+    for experiment, names in PARTS:
+        found = {arm["name"]: arm for arm in arms(experiment)}
+        for name in names:
+            training, validation = found[name]["measures"][:2]
+            start = 2200 if name == "fp8_last" else 1100
+            lines.append(f"| {label(experiment, name)} | {step_gap(experiment, name, start + 1, start + 10):+.4f} | {gap_text(training)} | "
+                         f"{'-' if name == 'control' else gap_text(validation)} |")
+    return lines
+
+
 def tuning_table(experiment):
     """FP8 against BF16 on both validation sets; Dolly's losses are in the CSV files only."""
     lines = ["| Variant | Training | GSM8K | Dolly |", "| --- | --- | --- | --- |"]
@@ -180,6 +208,7 @@ def formats_table():
 # {page: {name of a table: function that writes it, its argument}}
 GAP_TABLES = {
     "llama-tokens-per-parameter.md": {"gaps by size": (law_table,)},
+    "llama-16m-parts.md": {"gaps by part": (parts_table,)},
     "blackwell-formats.md": {"gaps of both sizes": (formats_table,)},
     "gpt2-124m-finetuning.md": {
         f"gaps {name}": (tuning_table, name) for name in ("gpt2_124m_instructions", "gpt2_124m_lora")

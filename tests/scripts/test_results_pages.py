@@ -166,14 +166,15 @@ class Pages(unittest.TestCase):
 
     def test_reports_match_the_archived_curves(self):
         """curves.tar.xz has every step of every run, also of decays that branch off; branches start after that step."""
-        for experiment in ("gap_law_16m", "gap_law_30m", "gap_law_50m", "gpt2_124m_lora"):
+        for experiment in ("gap_law_16m", "gap_law_30m", "gap_law_50m", "gap_gemms_16m", "gap_parts_16m", "gpt2_124m_lora"):
             curves = archived(experiment)
             for arm in arms(experiment):
                 seeds = sorted(name for name in curves if re.fullmatch(re.escape(arm["name"]) + r"_seed\d", name))
                 for seed, pair in zip(seeds, arm["measures"][0]["pairs"], strict=True):
                     base = curves[arm.get("baseline", "bf16") + seed[-6:]]
-                    first, end = min(base), max(base)
-                    found = statistics.fmean(curves[seed][at] - base[at] for at in base if at > end - 0.1 * (end - first))
+                    common = base.keys() & curves[seed].keys()
+                    first, end = min(common), max(common)
+                    found = statistics.fmean(curves[seed][at] - base[at] for at in common if at >= end - 0.1 * (end - first))
                     self.assertAlmostEqual(found, pair, delta=1e-5, msg=f"{experiment} {seed}")
 
     def test_law_of_the_gap(self):
@@ -205,6 +206,33 @@ class Pages(unittest.TestCase):
         spread = sum(weight * (gap - constant) ** 2 for gap, weight in nine)
         self.assertIn(f"fit one constant, {constant:.4f} ± {total ** -0.5:.4f} nats (chi-squared {spread:.1f}, eight degrees",
                       text.replace("\n", " "))
+
+    def test_parts_of_the_gap(self):
+        """Numbers in the text, from all steps; the table is written from the reports."""
+        text, step = page("llama-16m-parts").replace("\n", " "), 122_880
+        curves = {name: archived(name) for name in ("gap_gemms_16m", "gap_parts_16m")}
+
+        def gap_of(experiment, arm, first, last):
+            runs, seeds = curves[experiment], (1, 2, 3, 4) if experiment == "gap_gemms_16m" else (1, 2, 3)
+            return statistics.fmean(runs[f"{arm}_seed{seed}"][at] - runs[f"bf16_seed{seed}"][at]
+                                    for seed in seeds for at in range(first * step, (last + 1) * step, step))
+
+        linears = {arm: gap_of("gap_parts_16m", arm, 1101, 1110) for arm in ("qkv", "proj", "fc1", "fc2")}
+        for arm, value in linears.items():
+            self.assertIn(f"`linear_{arm}` {value:+.4f}", text)
+        fprop = gap_of("gap_gemms_16m", "fprop", 1101, 1110)
+        self.assertLess(abs(sum(linears.values()) - fprop), 0.0001)
+        before, after = (gap_of("gap_parts_16m", "fp8_first", *steps) for steps in ((2191, 2200), (2201, 2210)))
+        self.assertIn(f"is {before:.4f} in the last ten steps before, {after:.4f} in the first ten after it", text.replace("  ", " "))
+        self.assertIn(f"a fall by at most 0.0034 ({before - after:.4f})", text)
+        self.assertIn(f"under half in 100 steps ({gap_of('gap_gemms_16m', 'delayed', 1101, 1200):.4f})", text)
+        found = {arm["name"]: arm["measures"] for arm in arms("gap_gemms_16m")}
+        ends = {name: measures[0]["gap"] for name, measures in found.items()}
+        for name, share in (("fprop", 89), ("dgrad", 12), ("wgrad", 3)):
+            self.assertAlmostEqual(100 * ends[name] / ends["delayed"], share, delta=0.6)
+        self.assertIn(f"BF16 ends at {found['delayed'][0]['baseline']:.3f} and {found['delayed'][1]['baseline']:.3f}", text)
+        for seed in (1, 2, 3):
+            self.assertEqual(*(curves[name][f"bf16_seed{seed}"] for name in curves))
 
     def test_longest_run(self):
         """Every fifth step's loss is stored, so the training losses differ slightly."""

@@ -112,7 +112,7 @@ __device__ __forceinline__ void add_columns(RowSums& sums, const ThreadPosition&
   if (place.lane % 2 == 1) sum = both;
 }
 
-/// `d_up`: of each thread, since registers have no room for both gradients and the loads.
+/// `d_up`: of each thread, since registers do not hold both gradients and the loads.
 struct BackwardShared {
   Shared tile;
   RowSums sums;

@@ -52,7 +52,7 @@ void check_operands(const char* op, const Tensor& x, const Tensor& weight, const
 
 int64_t router_gemm_parts(int64_t tokens, int64_t experts, int64_t hidden) {
   const auto ceil_of = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t tiles = ceil_of(experts, kPartTile) * ceil_of(hidden, kPartTile);
+  const int64_t tiles = std::max<int64_t>(1, ceil_of(experts, kPartTile) * ceil_of(hidden, kPartTile));
   return std::clamp<int64_t>(ceil_of(kPartTiles, tiles), 1, std::max<int64_t>(1, tokens / kPartTokens));
 }
 

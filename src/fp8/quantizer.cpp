@@ -123,7 +123,7 @@ ExpertsRequest Quantizer::experts_request(const Operand& operand, QuantizeMode m
   if (layouts_.one_scale())
     request.fp8 = output_of(operand, mode_of(operand, mode));
   else if (!mode.count)  // the statistics need the values
-    request.groups = groups_of(operand, mode);
+    request.groups = groups_of(operand, mode), request.groups.row_blocks = true;  // rows have offsets by then
   if (!mode.rowwise) request.fp8.rowwise = {}, request.groups.rowwise = {};
   return request ? request : ExpertsRequest{};
 }

@@ -188,6 +188,44 @@ TEST(Operand, LayersShareTheMemoryOfValuesAndTheirScales) {
   EXPECT_EQ(bytes(4), bytes(1));
 }
 
+// The activation of experts writes what complete() would: columnwise values in blocks of rows, if no statistics need
+// the values.
+TEST(Operand, ProducersOfExpertsAreAskedForWhatIsCompleted) {
+  const auto recipe = fp8::make_recipe({.fp8 = Fp8Mode::hybrid, .fp8_recipe = Fp8Recipe::blockwise}, 2);
+  const Quantizer quantizer =
+      recipe->quantizer({0, LinearKind::fc2}, OperandRole::input, GradientGroup::dense, true, 2);
+  const Context context = Context::cpu();
+  const int64_t rows = 384, cols = 128;
+  MemoryPlan plan;
+  Planned<Operand> operand;
+  recipe->plan(plan);
+  quantizer.plan(plan, operand, {.name = "operand", .rows = rows, .cols = cols});
+  const DeviceBuffer memory = plan.allocate(context);
+  recipe->reset(context);
+  TestTensor x(context, DType::bf16, {rows, cols}), offsets(context, DType::i32, {3});
+  x.fill_normal(1), offsets.fill_ints({0, 256, 384});
+  const auto written = [&] {
+    std::vector<uint8_t> bytes;
+    for (const Tensor& tensor : {operand.rowwise.values, operand.rowwise.scales, operand.columnwise.values,
+                                 operand.columnwise.scales}) {
+      const auto* const data = tensor.as<uint8_t>();
+      bytes.insert(bytes.end(), data, data + tensor.bytes());
+    }
+    return bytes;
+  };
+  Operand of_experts = operand;
+  of_experts.offsets = offsets;
+  quantizer.complete(context, of_experts, {.high_precision = x}, {});
+  const std::vector<uint8_t> completed = written();
+  fp8::ExpertsRequest request = quantizer.experts_request(operand, {});
+  ASSERT_TRUE(request);
+  context.zero(operand.columnwise.values);
+  request.groups.x = x;
+  kernels::quantize_groups(context, request.groups);
+  EXPECT_EQ(written(), completed);
+  EXPECT_FALSE(quantizer.experts_request(operand, {.count = true}));
+}
+
 // --- a recipe of the test ----------------------------------------------------------------------------------
 
 /// E4M3 and E5M2 with a scale per row of each layout: per token for y = x W^T, per channel for wgrad.

@@ -19,7 +19,8 @@ RECIPES = {
     "lora_delayed": "FP8 delayed base", "lora_tensorwise": "FP8 tensorwise base",
     "lora_rowwise": "FP8 rowwise base", "lora_blockwise": "FP8 blockwise base",
     "control": CONTROL, "fprop": "FP8 in fprop only", "dgrad": "FP8 in dgrad only", "wgrad": "FP8 in wgrad only",
-    "qkv": "fprop of linear_qkv", "proj": "fprop of linear_proj", "fc1": "fprop of linear_fc1", "fc2": "fprop of linear_fc2",
+    "qkv": "fprop of linear_qkv", "proj": "fprop of linear_proj",
+    "fc1": "fprop of linear_fc1", "fc2": "fprop of linear_fc2",
     "fp8_first": "FP8 until step 2,200", "fp8_last": "FP8 from step 2,201",
 }  # fmt: skip
 # Variants of the 30-million-parameter experiment; names without a recipe are of delayed scaling with E5M2 gradients.

@@ -135,7 +135,8 @@ def gap_parts():
         ("gap_gemms_16m", (("delayed", 1), ("fprop", 2), ("dgrad", 3), ("wgrad", 4), ("control", 5)), "by GEMMs"),
         ("gap_parts_16m", (("fp8_first", 2), ("fp8_last", 3)), "FP8 before or after step 2,200"),
     )
-    figure, grid = figures.new(4.4, "Llama 16M, 184 million tokens from one checkpoint on, means of four and three seeds, two H200", ncols=2, sharey=True)
+    title = "Llama 16M, 184 million tokens from one checkpoint on, means of four and three seeds, two H200"
+    figure, grid = figures.new(4.4, title, ncols=2, sharey=True)
     for axes, (name, variants, title) in zip(grid, panels):
         drawn = [(name, arm, color) for arm, color in variants]
         if name == "gap_parts_16m":
@@ -144,7 +145,8 @@ def gap_parts():
             seeds = len(list((RESULTS / experiment).glob(f"{arm}_seed?.csv")))
             lines = [gap_line(experiment, f"{arm}_seed{seed}", f"bf16_seed{seed}", 1) for seed in range(1, seeds + 1)]
             mean = np.mean([gap for _, gap in lines], axis=0)
-            axes.plot(lines[0][0] / 122_880, mean, linewidth=1.8, color=figures.color(color), label=label(experiment, arm))
+            style = {"color": figures.color(color), "label": label(experiment, arm)}
+            axes.plot(lines[0][0] / 122_880, mean, linewidth=1.8, **style)
         axes.axvline(2200, color="#777777", linestyle=":", linewidth=1.2)
         axes.axhline(0, color=figures.BASELINE, linewidth=1)
         axes.axhspan(-0.0073, 0.0073, color="#2a7f3f", alpha=0.12, linewidth=0)

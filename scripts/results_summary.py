@@ -169,7 +169,8 @@ def parts_table():
         for name in names:
             training, validation = found[name]["measures"][:2]
             start = 2200 if name == "fp8_last" else 1100
-            lines.append(f"| {label(experiment, name)} | {step_gap(experiment, name, start + 1, start + 10):+.4f} | {gap_text(training)} | "
+            first = step_gap(experiment, name, start + 1, start + 10)
+            lines.append(f"| {label(experiment, name)} | {first:+.4f} | {gap_text(training)} | "
                          f"{'-' if name == 'control' else gap_text(validation)} |")
     return lines
 

@@ -123,7 +123,7 @@ ExpertsRequest Quantizer::experts_request(const Operand& operand, QuantizeMode m
   if (layouts_.one_scale())
     request.fp8 = output_of(operand, mode_of(operand, mode));
   else if (!mode.count)  // the statistics need the values
-    request.groups = groups_of(operand, mode), request.groups.row_blocks = true;  // rows have offsets by then
+    request.groups = groups_of(operand, mode, true);
   if (!mode.rowwise) request.fp8.rowwise = {}, request.groups.rowwise = {};
   return request ? request : ExpertsRequest{};
 }
@@ -296,10 +296,11 @@ void Quantizer::quantize(const Context& context, const Operand& operand, Quantiz
 }
 
 // The outputs and the rule of an operand of experts with scales of groups.
-kernels::QuantizeGroups Quantizer::groups_of(const Operand& operand, const QuantizeMode& mode) const {
+kernels::QuantizeGroups Quantizer::groups_of(const Operand& operand, const QuantizeMode& mode,
+                                             bool row_blocks) const {
   return {.rowwise = operand.rowwise,
           .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
-          .row_blocks = static_cast<bool>(operand.offsets),
+          .row_blocks = row_blocks,
           .power_of_two = scaling_->power_of_two(),
           .margin = recipe_->margin_of(index_)};
 }
@@ -315,7 +316,7 @@ void Quantizer::quantize_experts(const Context& context, const Operand& operand,
                                                .source = operand.source,
                                                .topk = operand.topk,
                                                .out = output_of(operand, mode)});
-  kernels::QuantizeGroups groups = groups_of(operand, mode);
+  kernels::QuantizeGroups groups = groups_of(operand, mode, static_cast<bool>(operand.offsets));
   groups.x = x, groups.source = operand.source, groups.topk = operand.topk;
   scaling_->quantize(context, {.groups = groups, .operand = recipe_->table_.info(index_)});
   if (!mode.count) return;

@@ -81,7 +81,7 @@ class Quantizer {
   void plan(MemoryPlan& plan, Planned<Operand>& operand, const OperandMemory& memory) const;
   /// What the producer of the operand is asked to write in a pass. `sums`: bias gradient that the producer may add.
   OperandRequest request(const Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
-  /// The same of an operand of experts: what complete() would quantize in this mode.
+  /// For an operand of experts: what complete() would quantize in this mode.
   ExpertsRequest experts_request(const Operand& operand, QuantizeMode mode) const;
   /// Computes what the producer has not written: quantizes, adds the column sums, records the amax when calibrating.
   ReadyOperand complete(const Context& context, Operand operand, const ProducedOperand& produced,
@@ -122,7 +122,8 @@ class Quantizer {
                        QuantizeMode mode, const ColumnSums& sums) const;
   bool quantize_small(const Context& context, const Operand& operand, QuantizeMode mode) const;
   void quantize_experts(const Context& context, const Operand& operand, QuantizeMode mode) const;
-  kernels::QuantizeGroups groups_of(const Operand& operand, const QuantizeMode& mode) const;
+  /// `row_blocks`: of rows of experts, not of weights.
+  kernels::QuantizeGroups groups_of(const Operand& operand, const QuantizeMode& mode, bool row_blocks) const;
   void bypass(const Context& context, const Operand& operand, QuantizeMode mode,
               const ColumnSums& sums) const;
 

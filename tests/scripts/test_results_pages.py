@@ -174,7 +174,8 @@ class Pages(unittest.TestCase):
                     base = curves[arm.get("baseline", "bf16") + seed[-6:]]
                     common = base.keys() & curves[seed].keys()
                     first, end = min(common), max(common)
-                    found = statistics.fmean(curves[seed][at] - base[at] for at in common if at >= end - 0.1 * (end - first))
+                    kept = [at for at in common if at >= end - 0.1 * (end - first)]
+                    found = statistics.fmean(curves[seed][at] - base[at] for at in kept)
                     self.assertAlmostEqual(found, pair, delta=1e-5, msg=f"{experiment} {seed}")
 
     def test_law_of_the_gap(self):
@@ -223,7 +224,8 @@ class Pages(unittest.TestCase):
         fprop = gap_of("gap_gemms_16m", "fprop", 1101, 1110)
         self.assertLess(abs(sum(linears.values()) - fprop), 0.0001)
         before, after = (gap_of("gap_parts_16m", "fp8_first", *steps) for steps in ((2191, 2200), (2201, 2210)))
-        self.assertIn(f"is {before:.4f} in the last ten steps before, {after:.4f} in the first ten after it", text.replace("  ", " "))
+        found = f"is {before:.4f} in the last ten steps before, {after:.4f} in the first ten after it"
+        self.assertIn(found, text.replace("  ", " "))
         self.assertIn(f"a fall by at most 0.0034 ({before - after:.4f})", text)
         self.assertIn(f"under half in 100 steps ({gap_of('gap_gemms_16m', 'delayed', 1101, 1200):.4f})", text)
         found = {arm["name"]: arm["measures"] for arm in arms("gap_gemms_16m")}

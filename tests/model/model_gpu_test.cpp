@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "model/fp8_gradients.h"
 #include "model/tiny_model.h"
 #include "testing/gpu_supports.h"
 #include "testing/testing.h"
@@ -176,6 +177,11 @@ TEST(ModelGpu, AgreesWithTheCpuBackend) {
           << label(config) << " " << cpu.model().parameters().parameters()[i].name;
     }
   }
+}
+
+TEST(ModelGpu, GradientsOfExpertsInFp8AreNearBf16) {
+  TE_REQUIRE_GPU();
+  testing::check_fp8_gradients_of_experts([] { return Context::cuda(0); });
 }
 
 // Everything is computed in FP32, so the backends differ only in their summation order: about 1e-6 of a gradient and

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/moe/router.h"
+#include "model/fp8_gradients.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 
@@ -43,6 +44,10 @@ TEST(MoeModel, OneExpertEqualsTheMlp) {
     if (const size_t at = ours.find("linear_fc"); at != std::string::npos) ours.insert(at, "experts.");
     EXPECT_LT(relative_error(b.read(b.parameter(ours).grad), a.read(a.parameter(name).grad)), 1e-5) << name;
   }
+}
+
+TEST(MoeModel, GradientsInFp8AreNearBf16) {
+  testing::check_fp8_gradients_of_experts([] { return Context::cpu(); });
 }
 
 // The gradients of balance and z-loss, by finite differences of the losses in the statistics. Selections do not change

@@ -16,6 +16,7 @@
 namespace te::kernels {
 
 constexpr int kWarpSize = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
 
 // --- element access ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ using namespace group_tile;
 
 constexpr ActivationKind kKind = ActivationKind::swiglu;
 constexpr int kBatch = 4;  ///< rows that a thread loads at a time
-constexpr unsigned kAllLanes = 0xffffffffu;
 using Value = __nv_bfloat16;
 
 struct Input {

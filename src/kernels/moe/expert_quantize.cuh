@@ -24,7 +24,6 @@
 namespace te::kernels::cuda {
 
 constexpr int kUnitRows = kTileRows / kTileWarps;  ///< rows of a tile per warp, all of one expert
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 /// The plain read avoids most atomics.
 __device__ __forceinline__ void update_amax(uint32_t bits, float* amax) {

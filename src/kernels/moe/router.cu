@@ -62,18 +62,28 @@ __device__ void warp_groups(const RouterRule& rule, int experts, const float* ke
   }
 }
 
-/// Shared memory of one warp.
+/// Shared memory of a warp. No larger than its experts need: a token takes many steps, so many warps must be resident.
 struct WarpMemory {
-  float scores[kMaxExperts], key[kMaxExperts], sums[kMaxExperts];
-  uint8_t candidate[kMaxExperts], taken[kMaxExperts];
+  float *scores, *key, *sums;
+  uint8_t *candidate, *taken;
+
+  static __host__ __device__ size_t bytes(int experts) {
+    const auto count = static_cast<size_t>(experts);
+    return (count * (3 * sizeof(float) + 2) + 15) / 16 * 16;
+  }
+  __device__ WarpMemory(char* block, int experts) {
+    scores = reinterpret_cast<float*>(block + threadIdx.x / kWarpSize * bytes(experts));
+    key = scores + experts, sums = key + experts;
+    candidate = reinterpret_cast<uint8_t*>(sums + experts), taken = candidate + experts;
+  }
 };
 
 template <class Bias>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(RouterRule rule, const float* logits, const Bias* bias, int32_t* selected, float* probs,
                    int64_t tokens, int experts) {
-  extern __shared__ char memory[];
-  WarpMemory& shared = reinterpret_cast<WarpMemory*>(memory)[threadIdx.x / kWarpSize];
+  extern __shared__ __align__(16) char memory[];
+  const WarpMemory shared(memory, experts);
   const int lane = threadIdx.x % kWarpSize, topk = static_cast<int>(rule.topk);
   const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (t >= tokens) return;
@@ -138,6 +148,7 @@ __global__ void __launch_bounds__(kPartThreads)
     const float lse = largest + logf(sum);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
+      if (i * kWarpSize >= experts) break;
       const int e = i * kWarpSize + lane;
       if (e >= experts) continue;
       const float share =
@@ -221,8 +232,8 @@ __global__ void __launch_bounds__(kThreads)
     backward_kernel(RouterRule rule, const float* logits, const int32_t* selected, const float* d_probs,
                     const int32_t* row_of, const float* score_grad, int64_t length, float balance_weight,
                     float z_weight, float* d_logits, int64_t tokens, int experts) {
-  extern __shared__ char memory[];
-  WarpMemory& shared = reinterpret_cast<WarpMemory*>(memory)[threadIdx.x / kWarpSize];
+  extern __shared__ __align__(16) char memory[];
+  const WarpMemory shared(memory, experts);
   float *const scores = shared.scores, *const d_scores = shared.key;
   const int lane = threadIdx.x % kWarpSize, topk = static_cast<int>(rule.topk);
   const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
@@ -278,18 +289,18 @@ __global__ void bias_kernel(float* bias, int first, int count, const int32_t* co
     bias[i] = bias_step(bias[i], rate, mean, counts[first + i]);
 }
 
-constexpr size_t kWarpBytes = kWarps * sizeof(WarpMemory);
-
 }  // namespace
 
 void router_forward(const Context& context, const RouterForward& a) {
   const int64_t tokens = a.logits.rows();
+  const int experts = static_cast<int>(a.logits.cols());
+  const size_t bytes = kWarps * WarpMemory::bytes(experts);
   visit_high_precision(a.bias ? a.bias.dtype : DType::f32, [&](auto zero) {
     using Bias = typename DeviceType<decltype(zero)>::type;
-    allow_shared_memory(context, forward_kernel<Bias>, kWarpBytes);
-    forward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
+    allow_shared_memory(context, forward_kernel<Bias>, bytes);
+    forward_kernel<<<ceil_div(tokens, kWarps), kThreads, bytes, cuda_stream(context)>>>(
         a.rule, a.logits.as<float>(), a.bias.as<Bias>(), a.experts.as<int32_t>(), a.probs.as<float>(), tokens,
-        static_cast<int>(a.logits.cols()));
+        experts);
   });
   TE_CUDA_CHECK_LAUNCH();
 }
@@ -320,11 +331,13 @@ void router_balance(const Context& context, const RouterBalance& a) {
 
 void router_backward(const Context& context, const RouterBackward& a) {
   const int64_t tokens = a.logits.rows();
-  allow_shared_memory(context, backward_kernel, kWarpBytes);
-  backward_kernel<<<ceil_div(tokens, kWarps), kThreads, kWarpBytes, cuda_stream(context)>>>(
+  const int experts = static_cast<int>(a.logits.cols());
+  const size_t bytes = kWarps * WarpMemory::bytes(experts);
+  allow_shared_memory(context, backward_kernel, bytes);
+  backward_kernel<<<ceil_div(tokens, kWarps), kThreads, bytes, cuda_stream(context)>>>(
       a.rule, a.logits.as<float>(), a.experts.as<int32_t>(), a.d_probs.as<float>(), a.row_of.as<int32_t>(),
       a.score_grad.as<float>(), a.score_grad ? tokens / a.score_grad.rows() : tokens, a.balance_weight,
-      a.z_weight, a.d_logits.as<float>(), tokens, static_cast<int>(a.logits.cols()));
+      a.z_weight, a.d_logits.as<float>(), tokens, experts);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -140,7 +140,7 @@ inline __device__ uint32_t reduce_tile(const ThreadPosition& place, Shared& shar
   uint32_t largest = 0;
 #pragma unroll
   for (int j = 0; j < kCols; ++j) largest = max(largest, shared.column_amax[0][place.lane * kCols + j]);
-  return __reduce_max_sync(0xffffffffu, largest);
+  return __reduce_max_sync(kAllLanes, largest);
 }
 
 inline __device__ float scale_for(uint32_t amax, const Target& target) {
@@ -223,7 +223,7 @@ __device__ void row_scales(const Quad<T> (&values)[kRows], uint32_t tile_amax, c
   if constexpr (kLayout == ScaleLayout::vectors) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const uint32_t of_row = __reduce_max_sync(0xffffffffu, values[i].amax());
+      const uint32_t of_row = __reduce_max_sync(kAllLanes, values[i].amax());
       if (place.lane == i) amax = of_row;
     }
   } else if constexpr (kLayout == ScaleLayout::rows) {  // the amax is stored in place of the scale
@@ -234,7 +234,7 @@ __device__ void row_scales(const Quad<T> (&values)[kRows], uint32_t tile_amax, c
     target.rowwise.scales[place.tile_col / kSide * target.rowwise.stride + row] = 1.0f / own;
 #pragma unroll
   for (int i = 0; i < kRows; ++i)
-    scale[i] = kLayout == ScaleLayout::blocks ? own : __shfl_sync(0xffffffffu, own, i);
+    scale[i] = kLayout == ScaleLayout::blocks ? own : __shfl_sync(kAllLanes, own, i);
 }
 
 /// Computes the scales of the tile's columns in shared memory; with vectors, also stores them. All threads must call
@@ -271,20 +271,29 @@ inline __device__ void write_block_scale(uint32_t tile_amax, const Target& targe
     target.columnwise.scales[across * target.columnwise.stride + down] = inverse;
 }
 
+/// Both layouts of a tile whose columns, with vectors and a columnwise layout, have been reduced. All threads must call
+/// it.
+template <class T, DType kFormat, ScaleLayout kLayout>
+__device__ void write_layouts(const Quad<T> (&values)[kRows], uint32_t tile_amax, const Target& target,
+                              const ThreadPosition& place, Shared& shared, ThreadCounters& counters) {
+  const bool rowwise = target.rowwise.values != nullptr;
+  if (rowwise) {
+    float scale[kRows];
+    row_scales<T, kLayout>(values, tile_amax, target, place, scale);
+    write_rows<T, kFormat>(values, scale, target, place, counters);
+  }
+  if (target.columnwise.values == nullptr) return;
+  column_scales<kLayout>(tile_amax, target, place, shared);
+  write_columns<T, kFormat>(values, target, place, shared, !rowwise && target.counters != nullptr, counters);
+}
+
 /// Both layouts of a tile with vectors, without amax and counters of the whole tensor. All threads must call it.
 template <class T, DType kFormat>
 __device__ void write_vectors(const Quad<T> (&values)[kRows], const Target& target,
                               const ThreadPosition& place, Shared& shared) {
   ThreadCounters none;
   if (target.columnwise.values != nullptr) reduce_columns(values, place, shared);
-  if (target.rowwise.values != nullptr) {
-    float scale[kRows];
-    row_scales<T, ScaleLayout::vectors>(values, 0, target, place, scale);
-    write_rows<T, kFormat>(values, scale, target, place, none);
-  }
-  if (target.columnwise.values == nullptr) return;
-  column_scales<ScaleLayout::vectors>(0, target, place, shared);
-  write_columns<T, kFormat>(values, target, place, shared, false, none);
+  write_layouts<T, kFormat, ScaleLayout::vectors>(values, 0, target, place, shared, none);
 }
 
 inline LayoutOutput layout_output(const Matrix& matrix) {

@@ -42,7 +42,7 @@ __device__ void load_tile(const Input<T>& in, const Target& target, const Thread
     if (from >= 0) from = static_cast<int>(static_cast<unsigned>(from) / in.topk);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int token = __shfl_sync(0xffffffffu, from, i);
+      const int token = __shfl_sync(kAllLanes, from, i);
       if (place.inside && token >= 0)
         values[i].load(in.x + int64_t{token} * target.cols + place.col);
       else
@@ -76,16 +76,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kLayout == ScaleLayout::blocks) write_block_scale(tile_amax, target, place);
   // 2. Quantization to both layouts
   ThreadCounters counters;
-  const bool both = target.rowwise.values != nullptr;
-  if (both) {
-    float scale[kRows];
-    row_scales<T, kLayout>(values, tile_amax, target, place, scale);
-    write_rows<T, kFormat>(values, scale, target, place, counters);
-  }
-  if (target.columnwise.values != nullptr) {
-    column_scales<kLayout>(tile_amax, target, place, shared);
-    write_columns<T, kFormat>(values, target, place, shared, !both && target.counters != nullptr, counters);
-  }
+  write_layouts<T, kFormat, kLayout>(values, tile_amax, target, place, shared, counters);
   // 3. Counters and amax
   if (target.counters != nullptr) add_counters(counters, place.inside ? kRows * kCols : 0, target.counters);
   if (target.amax != nullptr) block_update_amax(tile_amax, target.amax, shared.words);
@@ -101,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(Input<T> in, const __gri
   if (target.rowwise.values != nullptr) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const uint32_t amax = __reduce_max_sync(0xffffffffu, values[i].amax());
+      const uint32_t amax = __reduce_max_sync(kAllLanes, values[i].amax());
       if (place.lane == 0 && place.row + i < target.rows)
         atomicMax(reinterpret_cast<uint32_t*>(target.rowwise.scales) + place.row + i, amax);
     }

@@ -1,17 +1,56 @@
 // RMSNorm of queries and keys: one warp per segment of a row. Gain gradients are summed over the tokens in kQkNormParts
 // parts, which are then added in a fixed order.
-//
-// The kernels of qk_norm_registers.cuh take segments that fit into registers, those below the others.
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
-#include "kernels/qk_norm/qk_norm_registers.cuh"
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/qk_norm/qk_norm_cuda.h"
 
 namespace te::kernels::cuda {
 namespace {
 
-using namespace qk_norm;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kVector = 4;  // elements: a warp processes a head of 128 at a time
+
+template <class T>
+struct Params {
+  T* packed;  ///< qkv or dqkv
+  T* raw;     ///< null: not stored
+  float* rstd;
+  const T* q_gain;
+  const T* k_gain;
+  int64_t columns, kept;
+  int64_t work;  ///< rows * segments
+  int segments, q_segments, q_width, k_width;
+  float eps;
+  float*
+      sums;  ///< null: a warp sums its segment; otherwise summed over all ranks, or output of the sums kernels
+  int ranks;
+  float shift;  ///< added to the gains
+
+  /// Columns of a norm, including those of other ranks.
+  __device__ float norm_width(int width) const {
+    return static_cast<float>(width) * static_cast<float>(ranks);
+  }
+
+  /// A segment of a row: first column, width and gain.
+  struct Segment {
+    int64_t row;
+    int begin, width;
+    const T* gain;
+  };
+  __device__ Segment segment(int64_t item) const {
+    const int64_t row = item / segments;
+    const int p = static_cast<int>(item - row * segments);
+    if (p < q_segments) return {row, p * q_width, q_width, q_gain};
+    return {row, q_segments * q_width + (p - q_segments) * k_width, k_width, k_gain};
+  }
+};
+
+__device__ __forceinline__ int64_t item_of_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
+}
 
 /// Sum of squares of a lane's columns; also copies them to raw, if it is given.
 template <class T, int N>
@@ -154,27 +193,17 @@ __global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64
   }
 }
 
-/// A block has 32 columns, of which each warp adds some parts.
 template <class G>
 __global__ void __launch_bounds__(kThreads)
     add_parts_kernel(const float* scratch, int q_width, int k_width, G* dq_gain, G* dk_gain) {
-  constexpr int kParts = static_cast<int>(kQkNormParts) / kWarps;
-  __shared__ float sums[kWarps][kWarpSize];
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize,
-            warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int column = static_cast<int>(blockIdx.x) * kWarpSize + lane, width = q_width + k_width;
+  const int column = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int width = q_width + k_width;
+  if (column >= width) return;
   float sum = 0.0f;
-  if (column < width) {
-    scratch += int64_t{warp} * kParts * width + column;
 #pragma unroll 16
-    for (int part = 0; part < kParts; ++part) sum += scratch[int64_t{part} * width];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
+  for (int part = 0; part < kQkNormParts; ++part) sum += scratch[static_cast<int64_t>(part) * width + column];
   const bool query = column < q_width;
-  if (warp != 0 || column >= width || (query ? dq_gain : dk_gain) == nullptr) return;
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
+  if ((query ? dq_gain : dk_gain) == nullptr) return;
   G* const grad = query ? dq_gain + column : dk_gain + column - q_width;
   store_float(grad, load_float(grad) + sum);
 }
@@ -194,7 +223,6 @@ Params<T> params_of(const Args& a, const Tensor& packed) {
   p.segments = static_cast<int>(qk_norm_segments(a.shape, p.q_width, p.k_width));
   p.q_segments = static_cast<int>(a.shape.q_width() / p.q_width);
   p.work = packed.rows() * p.segments;
-  TE_CHECK(p.work <= std::numeric_limits<uint32_t>::max(), "qk_norm: {} segments are too many", p.work);
   p.eps = 0.0f;
   p.sums = a.sums.template as<float>();
   p.ranks = static_cast<int>(a.ranks);
@@ -242,30 +270,13 @@ void launch_forward(const Context& context, const QkNormForward& a) {
   Params<T> p = params_of<T>(a, a.qkv);
   p.eps = a.eps;
   if (p.work == 0) return;
-  const cudaStream_t stream = cuda_stream(context);
   const unsigned blocks = ceil_div(p.work, kWarps);
-  const bool vectors = in_vectors(p);
-  const bool launched = vectors && in_registers(p, [&]<int kVectors>(std::integral_constant<int, kVectors>) {
-                          forward_registers_kernel<T, kVectors>
-                              <<<ceil_div(p.work, kWarps * kSegments<kVectors>), kThreads, 0, stream>>>(p);
-                        });
-  if (!launched && vectors) {
-    forward_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p);
-  } else if (!launched) {
-    forward_kernel<T, 1><<<blocks, kThreads, 0, stream>>>(p);
+  if (in_vectors(p)) {
+    forward_kernel<T, kVector><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  } else {
+    forward_kernel<T, 1><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
   }
   TE_CUDA_CHECK_LAUNCH();
-}
-
-/// The parts of the gains' gradients, which read the gradients that the second kernel overwrites, and dx.
-template <class T, int N>
-void launch_wide_backward(const Params<T>& p, int64_t rows, float* parts, cudaStream_t stream) {
-  if (parts != nullptr) {
-    const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize * N), kQkNormParts, 2);
-    gain_parts_kernel<T, N><<<grid, kThreads, 0, stream>>>(p, rows, parts);
-    TE_CUDA_CHECK_LAUNCH();
-  }
-  backward_kernel<T, N><<<ceil_div(p.work, kWarps), kThreads, 0, stream>>>(p);
 }
 
 template <class T>
@@ -273,24 +284,30 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
   const Params<T> p = params_of<T>(a, a.dqkv);
   if (p.work == 0) return;
   const cudaStream_t stream = cuda_stream(context);
-  const int64_t rows = a.dqkv.rows();
-  const bool trained = a.dq_gain || a.dk_gain, vectors = in_vectors(p);
-  auto* const parts = trained ? a.scratch.as<float>() : nullptr;
-  const bool launched = vectors && in_registers(p, [&]<int kVectors>(std::integral_constant<int, kVectors>) {
-                          backward_registers_kernel<T, kVectors>
-                              <<<static_cast<unsigned>(kQkNormParts), kThreads, 0, stream>>>(p, rows, parts);
-                        });
-  if (!launched && vectors)
-    launch_wide_backward<T, kVector>(p, rows, parts, stream);
-  else if (!launched)
-    launch_wide_backward<T, 1>(p, rows, parts, stream);
-  TE_CUDA_CHECK_LAUNCH();
-  if (!trained) return;
-  visit_grad(a.dk_gain ? a.dk_gain.dtype : a.dq_gain.dtype, [&](auto zero) {
-    using G = typename DeviceType<decltype(zero)>::type;
-    add_parts_kernel<G><<<ceil_div(p.q_width + p.k_width, kWarpSize), kThreads, 0, stream>>>(
-        parts, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
-  });
+  // Gain gradients are computed first, because they read the gradients that the second kernel overwrites.
+  if (a.dq_gain || a.dk_gain) {
+    auto* const scratch = a.scratch.as<float>();
+    const int width = p.q_width + p.k_width;
+    const auto launch = [&](auto vector) {
+      constexpr int kN = decltype(vector)::value;
+      const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize * kN), kQkNormParts, 2);
+      gain_parts_kernel<T, kN><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
+    };
+    in_vectors(p) ? launch(std::integral_constant<int, kVector>{}) : launch(std::integral_constant<int, 1>{});
+    TE_CUDA_CHECK_LAUNCH();
+    visit_grad(a.dk_gain ? a.dk_gain.dtype : a.dq_gain.dtype, [&](auto zero) {
+      using G = typename DeviceType<decltype(zero)>::type;
+      add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
+          scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
+    });
+    TE_CUDA_CHECK_LAUNCH();
+  }
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    backward_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p);
+  } else {
+    backward_kernel<T, 1><<<blocks, kThreads, 0, stream>>>(p);
+  }
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -17,7 +17,7 @@ namespace te::checkpoint {
 namespace {
 
 /// Keys that determine names and shapes of tensors, and the number of tokens in the vocabulary.
-constexpr std::array<std::string_view, 21> kShapeKeys = {"family",
+constexpr std::array<std::string_view, 23> kShapeKeys = {"family",
                                                          "num_layers",
                                                          "hidden_size",
                                                          "ffn_hidden_size",
@@ -36,6 +36,8 @@ constexpr std::array<std::string_view, 21> kShapeKeys = {"family",
                                                          "num_moe_experts",
                                                          "moe_ffn_hidden_size",
                                                          "moe_shared_expert_intermediate_size",
+                                                         "moe_shared_expert_gate",
+                                                         "moe_router_enable_expert_bias",
                                                          "moe_layer_freq",
                                                          "first_k_dense"};
 /// Keys that may differ without a warning. If max_position_embeddings matters, the shape of a tensor differs, too.

@@ -21,7 +21,7 @@ RECIPES = {
     "control": CONTROL, "fprop": "FP8 in fprop only", "dgrad": "FP8 in dgrad only", "wgrad": "FP8 in wgrad only",
     "qkv": "fprop of linear_qkv", "proj": "fprop of linear_proj",
     "fc1": "fprop of linear_fc1", "fc2": "fprop of linear_fc2",
-    "fp8_first": "FP8 until step 2,200", "fp8_last": "FP8 from step 2,201",
+    "delayed_end": "FP8 delayed, BF16 from step 2,201", "fp8_first": "FP8 until step 2,200", "fp8_last": "FP8 from step 2,201",
 }  # fmt: skip
 # Variants of the 30-million-parameter experiment; names without a recipe are of delayed scaling with E5M2 gradients.
 VARIANTS = {
@@ -51,6 +51,7 @@ REPORTS = {
     "gap_law_16m": ("report.json", "Llama 16M, 320 million tokens (20 per parameter), four seeds, four H100"),
     "gap_law_30m": ("report.json", "Llama 31M, 623 million tokens (20 per parameter), four seeds, two H200"),
     "gap_law_50m": ("report.json", "Llama 51M, 1,006 million tokens (20 per parameter), three seeds, two H200"),
+    "gap_law_127m": ("report.json", "Llama 127M, 1,006 million tokens (7.9 per parameter), one seed, two H200"),
     "gap_gemms_16m": ("report.json", "Llama 16M from one checkpoint, 184 million tokens, four seeds, two H200"),
     "gap_parts_16m": ("report.json", "Llama 16M from one checkpoint, 184 million tokens, three seeds, two H200"),
     "gpt2_30m_formats": ("report.json", "GPT-2 30M, 26.2 million tokens, MXFP8 and NVFP4 emulated, four seeds, four H100"),

@@ -78,6 +78,7 @@ class Pages(unittest.TestCase):
     def test_index_has_the_models_tokens_and_pairs(self):
         parameters = {"Llama 1.3B": results_summary.LLAMA_1B_GPT2_TOKENS, "Llama 8M": 8_456_960,
                       "Llama 16M": 15_880_320, "Llama 31M": 31_008_960, "Llama 51M": results_summary.LLAMA_51M,
+                      "Llama 127M": 127_481_600,
                       "Mixture of experts 87M": results_summary.EXPERTS_87M,
                       "GPT-2 124M": results_summary.GPT2, "GPT-2 30M": 30_400_000, "Llama 2 7B": 6_738_415_616}
         cost = json.loads((RESULTS / "cost.json").read_text())["rows"]
@@ -166,7 +167,8 @@ class Pages(unittest.TestCase):
 
     def test_reports_match_the_archived_curves(self):
         """curves.tar.xz has every step of every run, also of decays that branch off; branches start after that step."""
-        for experiment in ("gap_law_16m", "gap_law_30m", "gap_law_50m", "gap_gemms_16m", "gap_parts_16m", "gpt2_124m_lora"):
+        for experiment in ("gap_law_16m", "gap_law_30m", "gap_law_50m", "gap_law_127m", "gap_gemms_16m",
+                           "gap_parts_16m", "gpt2_124m_lora"):
             curves = archived(experiment)
             for arm in arms(experiment):
                 seeds = sorted(name for name in curves if re.fullmatch(re.escape(arm["name"]) + r"_seed\d", name))
@@ -207,6 +209,14 @@ class Pages(unittest.TestCase):
         spread = sum(weight * (gap - constant) ** 2 for gap, weight in nine)
         self.assertIn(f"fit one constant, {constant:.4f} ± {total ** -0.5:.4f} nats (chi-squared {spread:.1f}, eight degrees",
                       text.replace("\n", " "))
+
+    def test_pairs_of_127_million_parameters(self):
+        text = page("llama-tokens-per-parameter").replace("\n  ", " ")
+        found = {arm["name"]: arm["measures"][0] for arm in arms("gap_law_127m")}
+        ends = [found[name]["gap"] for name in ("delayed_2", "delayed_4", "delayed")]
+        share = 100 * found["delayed"]["gap_share"]
+        self.assertIn(f"{ends[0]:+.4f}, {ends[1]:+.4f} and {ends[2]:+.4f} nats ({share:+.2f}%)", text)
+        self.assertIn(f"in BF16: {-found['delayed_end']['gap']:.4f} less", text)
 
     def test_parts_of_the_gap(self):
         """Numbers in the text, from all steps; the table is written from the reports."""

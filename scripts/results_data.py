@@ -21,7 +21,8 @@ RECIPES = {
     "control": CONTROL, "fprop": "FP8 in fprop only", "dgrad": "FP8 in dgrad only", "wgrad": "FP8 in wgrad only",
     "qkv": "fprop of linear_qkv", "proj": "fprop of linear_proj",
     "fc1": "fprop of linear_fc1", "fc2": "fprop of linear_fc2",
-    "delayed_end": "FP8 delayed, BF16 from step 2,201", "fp8_first": "FP8 until step 2,200", "fp8_last": "FP8 from step 2,201",
+    "delayed_end": "FP8 delayed, BF16 from step 2,201",
+    "fp8_first": "FP8 until step 2,200", "fp8_last": "FP8 from step 2,201",
 }  # fmt: skip
 # Variants of the 30-million-parameter experiment; names without a recipe are of delayed scaling with E5M2 gradients.
 VARIANTS = {

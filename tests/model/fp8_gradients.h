@@ -11,19 +11,11 @@
 
 namespace te::testing {
 
-/// Runs two steps with learning rate 0, so that delayed scaling has scales, and compares the third one's gradients with
-/// BF16. All tokens use all experts, 256 rows each, which is more than a block of 128.
-inline void check_fp8_gradients_of_experts(Context (*device)()) {
-  config::Config config = tiny_config(config::Family::llama);
-  set_experts(config.model);
-  config.model.hidden_size = 128, config.model.ffn_hidden_size = 256, config.model.kv_channels = 32;
-  config.model.moe_ffn_hidden_size = 128, config.model.moe_shared_expert_intermediate_size = 64;
+/// `config`: of experts in BF16, with 256 tokens. Runs two steps with learning rate 0, so that delayed scaling has
+/// scales, and compares the third one's gradients with BF16. All tokens use all experts, so that each has more rows
+/// than a block.
+inline void check_fp8_gradients_of_experts(config::Config config, Context (*device)()) {
   config.model.moe_router_topk = config.model.num_moe_experts;
-  config.model.seq_length = config.model.max_position_embeddings = 128;
-  config.model.init_method_std = 0.05;
-  config.precision.dtype = config::ComputeDType::bf16;
-  config.precision.amax_history_len = 4;
-  config.training.device = config::DeviceChoice::automatic;
   const auto gradients = [&] {
     TinyModel tiny(config, device());
     for (int step = 0; step < 2; ++step) tiny.train_step(0.0f);

@@ -181,7 +181,9 @@ TEST(ModelGpu, AgreesWithTheCpuBackend) {
 
 TEST(ModelGpu, GradientsOfExpertsInFp8AreNearBf16) {
   TE_REQUIRE_GPU();
-  testing::check_fp8_gradients_of_experts([] { return Context::cuda(0); });
+  Config config = gpu_config(Family::llama, Fp8Mode::off);
+  set_gpu_experts(config.model);
+  testing::check_fp8_gradients_of_experts(config, [] { return Context::cuda(0); });
 }
 
 // Everything is computed in FP32, so the backends differ only in their summation order: about 1e-6 of a gradient and

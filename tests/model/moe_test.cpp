@@ -47,7 +47,12 @@ TEST(MoeModel, OneExpertEqualsTheMlp) {
 }
 
 TEST(MoeModel, GradientsInFp8AreNearBf16) {
-  testing::check_fp8_gradients_of_experts([] { return Context::cpu(); });
+  Config config = tiny_config(Family::llama);
+  testing::set_fp8_experts(config.model);
+  config.model.seq_length = config.model.max_position_embeddings = 128;
+  config.model.init_method_std = 0.05;
+  config.precision.dtype = config::ComputeDType::bf16;
+  testing::check_fp8_gradients_of_experts(config, [] { return Context::cpu(); });
 }
 
 // The gradients of balance and z-loss, by finite differences of the losses in the statistics. Selections do not change

@@ -24,10 +24,13 @@ struct QkNormCase {
   }
 };
 
-/// One element, odd widths, heads of one warp's vectors, more rows than parts of the sums.
+/// One element, odd widths, several segments per warp, more rows than parts of the sums, and segments that take one to
+/// all vectors of the threads of a block, in every dtype.
 inline std::vector<QkNormCase> qk_norm_cases() {
-  return {{1, 1, 1, 1, false},   {3, 2, 1, 5, false}, {70, 4, 2, 16, false}, {130, 3, 3, 128, false},
-          {33, 8, 2, 96, false}, {5, 2, 1, 7, true},  {200, 4, 2, 64, true}, {70, 4, 2, 16, false, true}};
+  return {{1, 1, 1, 1, false},     {3, 2, 1, 5, false},    {70, 4, 2, 16, false}, {530, 3, 3, 128, false},
+          {33, 8, 2, 96, false},   {5, 2, 1, 7, true},     {200, 4, 2, 64, true}, {70, 4, 2, 16, false, true},
+          {1100, 9, 2, 64, false}, {40, 4, 2, 256, false}, {19, 8, 2, 128, true}, {19, 17, 4, 128, true},
+          {9, 40, 8, 128, true},   {5, 3, 1, 301, true}};
 }
 
 struct QkNormData {

@@ -55,7 +55,8 @@ void QkNorm::plan_scratch(MemoryPlan& plan) {
            {Buffer::gain_sums, live(Step::attention_backward)});
 }
 
-void QkNorm::forward(const Context& context, const Tensor& qkv, const Activations& a) const {
+void QkNorm::forward(const Context& context, const Tensor& qkv, const Activations& a,
+                     const kernels::Rope& rope) const {
   kernels::QkNormForward args{.shape = shape_,
                               .eps = eps_,
                               .qkv = qkv,
@@ -63,7 +64,8 @@ void QkNorm::forward(const Context& context, const Tensor& qkv, const Activation
                               .k_gain = k_gain(),
                               .raw = a.raw,
                               .rstd = a.rstd,
-                              .zero_centered = zero_centered_};
+                              .zero_centered = zero_centered_,
+                              .rope = rope};
   if (ranks_ != nullptr) {
     args.ranks = ranks_->size();
     args.sums = a.sums;
@@ -73,7 +75,8 @@ void QkNorm::forward(const Context& context, const Tensor& qkv, const Activation
   kernels::qk_norm_forward(context, args);
 }
 
-void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activations& a) const {
+void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activations& a,
+                      const kernels::Rope& rope) const {
   kernels::QkNormBackward args{.shape = shape_,
                                .dqkv = dqkv,
                                .q_gain = q_gain(),
@@ -83,8 +86,11 @@ void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activati
                                .dq_gain = q_ != nullptr ? q_->grad : Tensor{},
                                .dk_gain = k_ != nullptr ? k_->grad : Tensor{},
                                .scratch = gain_sums_,
-                               .zero_centered = zero_centered_};
-  if (ranks_ != nullptr) {
+                               .zero_centered = zero_centered_,
+                               .rope = rope};
+  if (ranks_ != nullptr) {  // the sums are of the norm's own gradient
+    if (rope.cos) kernels::rope(context, rope);
+    args.rope = {};
     args.ranks = ranks_->size();
     args.sums = a.sums;
     kernels::qk_norm_backward_sums(context, args);

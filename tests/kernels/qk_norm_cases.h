@@ -1,6 +1,8 @@
 // Packed queries, keys and values with gains, for the tests of both backends.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <deque>
 #include <string>
 #include <utility>
@@ -31,6 +33,12 @@ inline std::vector<QkNormCase> qk_norm_cases() {
           {33, 8, 2, 96, false},   {5, 2, 1, 7, true},     {200, 4, 2, 64, true}, {70, 4, 2, 16, false, true},
           {1100, 9, 2, 64, false}, {40, 4, 2, 256, false}, {19, 8, 2, 128, true}, {19, 17, 4, 128, true},
           {9, 40, 8, 128, true},   {5, 3, 1, 301, true}};
+}
+
+/// Relative error of an FP32 sum of a norm's squares that are added one after the other: half a unit in the last place
+/// per term, in random directions.
+inline double sum_bound(const QkNormCase& c) {
+  return std::max(1e-6, 6e-8 * std::sqrt(static_cast<double>(c.q_gain())));
 }
 
 struct QkNormData {

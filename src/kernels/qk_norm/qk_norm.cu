@@ -1,7 +1,10 @@
 // RMSNorm of queries and keys. The norm of a segment of a row is computed by a group of threads, as many as the segment
-// has vectors of 16 bytes, at most a block, which hold it in registers: every value is read once.
+// has vectors of 16 bytes, at most a block, which hold it in registers: every value is read once. The rotary embedding
+// of the result, or of its gradient, takes place in these registers, too, where the other half of a head is in another
+// lane of the same warp.
 //
-// Gain gradients are summed over the tokens in kQkNormParts parts, one per block, which are then added in a fixed order.
+// Gain gradients are summed over the tokens in kQkNormParts parts, one per block, which are then added in a fixed
+// order.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -10,6 +13,7 @@
 
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/qk_norm/qk_norm_cuda.h"
+#include "kernels/rope/rope_cuda.h"
 
 namespace te::kernels::cuda {
 namespace {
@@ -29,6 +33,15 @@ struct Segments {
   int threads;  ///< per segment, a power of two
 };
 
+/// Null cos: none.
+struct Rotation {
+  const float *cos, *sin;
+  const int32_t* positions;  ///< null: row % seq
+  unsigned seq;
+  int half;  ///< of a head, a power of two
+  float sign;
+};
+
 template <class T>
 struct Params {
   T* packed;  ///< qkv or dqkv
@@ -41,6 +54,7 @@ struct Params {
   float* sums;  ///< null: a group sums its segment; otherwise summed over all ranks, or the output
   int ranks;
   float shift;  ///< added to the gains
+  Rotation rotation;
 
   /// Columns of a norm, including those of other ranks.
   __device__ float norm_width(const Segments<T>& of) const {
@@ -48,15 +62,15 @@ struct Params {
   }
 };
 
-/// A segment: where it starts in a row's packed and raw values, and its statistics.
+/// A segment: its row, where it starts in the packed and raw values, and its statistics.
 struct Place {
-  int64_t packed, raw, statistic;
+  int64_t row, packed, raw, statistic;
 };
 template <class T>
 __device__ __forceinline__ Place place_of(const Params<T>& p, const Segments<T>& of, int64_t row,
                                           int segment) {
   const int64_t column = of.begin + segment * of.width;
-  return {row * p.columns + column, row * p.kept + column, row * p.statistics + of.first + segment};
+  return {row, row * p.columns + column, row * p.kept + column, row * p.statistics + of.first + segment};
 }
 
 /// A thread's columns of a segment, N at a time; zeros beyond its width.
@@ -102,6 +116,45 @@ __device__ __forceinline__ float group_sum(float x, int threads, float (&shared)
   return x;
 }
 
+/// The vector of the lane whose number differs by `lanes`.
+template <class T, int N>
+__device__ __forceinline__ Vector<T, N> exchanged(Vector<T, N> x, int lanes) {
+  static_assert(sizeof(x) % sizeof(uint32_t) == 0);
+  auto* const words = reinterpret_cast<uint32_t*>(&x);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(x) / sizeof(uint32_t)); ++i)
+    words[i] = __shfl_xor_sync(kAllLanes, words[i], lanes);
+  return x;
+}
+
+/// Rotates the heads of a row's columns, as kernels/rope does, with a group whose threads have whole heads at a time.
+/// All threads of the block must call it.
+template <class T, int N, int kVectors>
+__device__ __forceinline__ void rotate(Columns<T, N, kVectors>& values, const Segments<T>& of,
+                                       const Rotation& r, int64_t row) {
+  if constexpr (N * sizeof(T) >= sizeof(uint32_t)) {
+    constexpr int kQuad = N < 4 ? N : 4;  // floats of a table per access
+    const int64_t position = r.positions != nullptr ? r.positions[row] : static_cast<unsigned>(row) % r.seq;
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      const int column = Columns<T, N, kVectors>::column(k, of.threads);
+      const Vector<T, N> other = exchanged<T, N>(values.v[k], r.half / N);
+      const float sign = (column & r.half) == 0 ? -r.sign : r.sign;
+      const int64_t angle = position * r.half + (column & (r.half - 1));
+#pragma unroll
+      for (int i = 0; i < N; i += kQuad) {
+        const auto cos = load_vector<float, kQuad>(r.cos + angle + i),
+                   sin = load_vector<float, kQuad>(r.sin + angle + i);
+#pragma unroll
+        for (int j = 0; j < kQuad; ++j)
+          store_float(&values.v[k].v[i + j],
+                      __fadd_rn(__fmul_rn(load_float(&values.v[k].v[i + j]), cos.v[j]),
+                                __fmul_rn(load_float(&other.v[i + j]), sign * sin.v[j])));
+      }
+    }
+  }
+}
+
 enum class Work : uint8_t { norm, sums };  ///< sums: of this rank only, to Params::sums
 
 /// A block processes kTimes segments per group; blockIdx.y: q or k.
@@ -130,21 +183,21 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
     float squares = 0.0f;
     values[t].each([&](T& x, int, int) { squares += load_float(&x) * load_float(&x); });
     if (kWork == Work::sums || p.sums == nullptr) squares = group_sum(squares, of.threads, shared);
-    if (!inside[t]) continue;
     if constexpr (kWork == Work::sums) {
-      if (lane == 0) p.sums[places[t].statistic] = squares;
+      if (inside[t] && lane == 0) p.sums[places[t].statistic] = squares;
       continue;
     }
     if (p.sums != nullptr) squares = p.sums[places[t].statistic];
     const float rstd = 1.0f / sqrtf(squares / p.norm_width(of) + p.eps);
-    if (p.raw != nullptr) {
+    if (inside[t] && p.raw != nullptr) {
       values[t].store(p.raw + places[t].raw, of);
       if (lane == 0) p.rstd[places[t].statistic] = rstd;
     }
     values[t].each([&](T& x, int k, int i) {
       store_float(&x, load_float(&x) * rstd * (load_float(&gain.v[k].v[i]) + p.shift));
     });
-    values[t].store(p.packed + places[t].packed, of);
+    if (p.rotation.cos != nullptr) rotate(values[t], of, p.rotation, places[t].row);
+    if (inside[t]) values[t].store(p.packed + places[t].packed, of);
   }
 }
 
@@ -227,6 +280,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int t = 0; t < kTimes; ++t) {
+      if (p.rotation.cos != nullptr) rotate(dy[t], of, p.rotation, places[t].row);
       float along = gradient.along(dy[t], x[t], rstd[t]);
       if (kWork == Work::sums || p.sums == nullptr) along = group_sum(along, of.threads, shared);
       if (base + t * groups + group >= work) continue;
@@ -302,6 +356,22 @@ bool in_vectors(const Params<T>& p) {
   return whole;
 }
 
+/// Whether a group can rotate its columns, with vectors of N elements: the halves of a head are in one warp.
+template <class T, int N>
+bool rotates(const Rope& rope) {
+  const auto half = static_cast<uint64_t>(rope.head_dim / 2);
+  return N > 1 && std::has_single_bit(half) && half % N == 0 && half / N <= kWarpSize / 2 &&
+         is_aligned(rope.cos.data, 16) && is_aligned(rope.sin.data, 16);
+}
+Rotation rotation_of(const Rope& rope) {
+  return {.cos = rope.cos.as<float>(),
+          .sin = rope.sin.as<float>(),
+          .positions = rope.positions.as<int32_t>(),
+          .seq = static_cast<unsigned>(rope.seq),
+          .half = static_cast<int>(rope.head_dim / 2),
+          .sign = rope.backward ? -1.0f : 1.0f};
+}
+
 /// Calls launch<N, kVectors>(p, grid.x for forward passes).
 template <class T, int N, int kVectors = 1, class Launch>
 void launch_with(Params<T> p, Launch&& launch) {
@@ -321,9 +391,9 @@ void launch_with(Params<T> p, Launch&& launch) {
   }
 }
 template <class T, class Launch>
-void dispatch(const Params<T>& p, Launch&& launch) {
+void dispatch(const Params<T>& p, bool vectors, Launch&& launch) {
   if (p.rows == 0) return;
-  if (in_vectors<kVectorWidth<T>>(p))
+  if (vectors)
     launch_with<T, kVectorWidth<T>>(p, std::forward<Launch>(launch));
   else
     launch_with<T, 1>(p, std::forward<Launch>(launch));
@@ -334,9 +404,13 @@ template <class T, Work kWork>
 void launch_forward(const Context& context, const QkNormForward& a) {
   Params<T> of_args = params_of<T>(a, a.qkv);
   of_args.eps = a.eps;
-  dispatch<T>(of_args, [&]<int N, int kVectors>(const Params<T>& p, unsigned blocks) {
+  const bool vectors = in_vectors<kVectorWidth<T>>(of_args), wanted = kWork == Work::norm && a.rope.cos;
+  const bool rotated = wanted && vectors && rotates<T, kVectorWidth<T>>(a.rope);
+  if (rotated) of_args.rotation = rotation_of(a.rope);
+  dispatch<T>(of_args, vectors, [&]<int N, int kVectors>(const Params<T>& p, unsigned blocks) {
     forward_kernel<T, N, kVectors, kWork><<<dim3(blocks, 2), kThreads, 0, cuda_stream(context)>>>(p);
   });
+  if (wanted && !rotated) cuda::rope(context, a.rope);
 }
 
 template <class T, Work kWork>
@@ -344,7 +418,13 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
   const bool trained = a.dq_gain || a.dk_gain;
   auto* const parts = trained ? a.scratch.as<float>() : nullptr;
   const auto part_count = static_cast<unsigned>(kQkNormParts);
-  dispatch<T>(params_of<T>(a, a.dqkv), [&]<int N, int kVectors>(const Params<T>& p, unsigned) {
+  Params<T> of_args = params_of<T>(a, a.dqkv);
+  const bool vectors = in_vectors<kVectorWidth<T>>(of_args), wanted = kWork == Work::norm && a.rope.cos;
+  if (wanted && vectors && rotates<T, kVectorWidth<T>>(a.rope))
+    of_args.rotation = rotation_of(a.rope);
+  else if (wanted)
+    cuda::rope(context, a.rope);
+  dispatch<T>(of_args, vectors, [&]<int N, int kVectors>(const Params<T>& p, unsigned) {
     backward_kernel<T, N, kVectors, kWork>
         <<<dim3(part_count, 2), kThreads, 0, cuda_stream(context)>>>(p, parts);
   });

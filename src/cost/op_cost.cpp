@@ -230,9 +230,10 @@ OpCost cost_of(const QkNormForward& args) {
   return cost;
 }
 
+/// The pass for the norm weights reads gradients and inputs; the other one reads them again and writes.
 OpCost cost_of(const QkNormBackward& args) {
-  OpCost cost = moves({args.raw, args.rstd});
-  cost.bytes += 2.0 * tensor_bytes(args.raw);  // gradients of as many columns: read and written
+  OpCost cost = moves({args.raw, args.rstd, args.raw, args.rstd});
+  cost.bytes += 3.0 * tensor_bytes(args.raw);
   return cost;
 }
 

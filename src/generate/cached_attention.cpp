@@ -36,7 +36,7 @@ void CachedAttention::copy_prefix(const Context& context, int64_t from, int64_t 
 }
 
 void CachedAttention::forward(const Context& context, const Tensor& qkv, const Tensor&, const Tensor& o,
-                              const Tensor&, const model::Pass& pass, bool) const {
+                              const Tensor&, const model::Pass& pass) const {
   const kernels::AttentionDecode decode{.qkv = qkv,
                                         .sequences = rows_.sequences,
                                         .positions = pass.positions,

@@ -36,7 +36,7 @@ class CachedAttention final : public model::CoreAttention {
   /// Adds the keys and values of the appended rows to the cache; o = attention to the cache. kept_qkv and lse are not
   /// used.
   void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
-               const Tensor& lse, const model::Pass& pass, bool rotated) const override;
+               const Tensor& lse, const model::Pass& pass) const override;
 
  private:
   int64_t num_heads_, num_query_groups_, head_dim_, seq_, window_;

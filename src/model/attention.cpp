@@ -173,9 +173,9 @@ kernels::AttentionShape DotProductAttention::shape_of_range(const Pass& pass,
 // --- forward -----------------------------------------------------------------------------------------------
 
 void DotProductAttention::forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv,
-                                  const Tensor& o, const Tensor& lse, const Pass& pass, bool rotated) const {
+                                  const Tensor& o, const Tensor& lse, const Pass& pass) const {
   // 1. Rotary embedding, by the position of each token.
-  if (rope_.cos && !rotated) kernels::rope(context, rotation(qkv, false));
+  if (rope_.cos) kernels::rope(context, rotation(qkv, false));
   // 2. Attention: with some queries and all keys, or with some heads of all tokens.
   if (keys_) return forward_ranges(context, qkv, o, lse, pass);
   if (!heads_) return forward_full(context, qkv, o, lse, pass);
@@ -213,19 +213,13 @@ void DotProductAttention::forward_ranges(const Context& context, const Tensor& q
 
 // --- backward ----------------------------------------------------------------------------------------------
 
-void DotProductAttention::backward_rotated(const Context& context, const Tensor& kept_qkv, const Tensor& o,
-                                           const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
-                                           const Pass& pass) const {
-  const auto attention_backward = heads_  ? &DotProductAttention::backward_heads
-                                  : keys_ ? &DotProductAttention::backward_ranges
-                                          : &DotProductAttention::backward_full;
-  (this->*attention_backward)(context, kept_qkv, o, lse, d_o, dqkv, pass);
-}
-
 ProducedOperand DotProductAttention::backward(const Context& context, const Tensor& kept_qkv, const Tensor& o,
                                               const Tensor& lse, const Tensor& d_o,
                                               const OperandRequest& dqkv, const Pass& pass) const {
-  backward_rotated(context, kept_qkv, o, lse, d_o, dqkv.high_precision, pass);
+  const auto attention_backward = heads_  ? &DotProductAttention::backward_heads
+                                  : keys_ ? &DotProductAttention::backward_ranges
+                                          : &DotProductAttention::backward_full;
+  (this->*attention_backward)(context, kept_qkv, o, lse, d_o, dqkv.high_precision, pass);
   ProducedOperand produced{.high_precision = dqkv.high_precision};
   if (!rope_.cos) return produced;
   // Works in place, and computes column sums only together with quantization.

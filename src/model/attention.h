@@ -41,13 +41,9 @@ class RotaryEmbedding {
 class CoreAttention {
  public:
   virtual ~CoreAttention() = default;
-  /// The rotary embedding of q and k inside qkv, if the norm of queries and keys can do it instead of forward();
-  /// without cos otherwise.
-  virtual kernels::Rope rotation(const Tensor& /*qkv*/) const { return {}; }
-  /// Rotates q and k inside qkv unless they are `rotated`, then o = attention(q, k, v). kept_qkv and lse: for
-  /// DotProductAttention::backward.
+  /// Rotates q and k inside qkv, then o = attention(q, k, v). kept_qkv and lse: for DotProductAttention::backward.
   virtual void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
-                       const Tensor& lse, const Pass& pass, bool rotated) const = 0;
+                       const Tensor& lse, const Pass& pass) const = 0;
 };
 
 class DotProductAttention final : public CoreAttention {
@@ -67,21 +63,16 @@ class DotProductAttention final : public CoreAttention {
   Shape lse_shape() const;
   bool keeps_heads() const { return heads_ != nullptr; }
 
-  kernels::Rope rotation(const Tensor& qkv) const override { return rotation(qkv, false); }
   /// kept_qkv is qkv itself, unless keeps_heads().
   void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
-               const Tensor& lse, const Pass& pass, bool rotated) const override;
-  /// Computes the gradient of the rotated q and k, and of v, from d_o. kept_qkv: as forward() left it.
-  void backward_rotated(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
-                        const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
-  /// Likewise of qkv. The backward pass of the rotary embedding, if any, is the last kernel and can quantize its
-  /// result.
+               const Tensor& lse, const Pass& pass) const override;
+  /// Computes the gradient of qkv from d_o. kept_qkv: as forward() left it (rotated). The backward pass of the rotary
+  /// embedding, if any, is the last kernel and can quantize its result.
   ProducedOperand backward(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
                            const Tensor& d_o, const OperandRequest& dqkv, const Pass& pass) const;
 
-  kernels::Rope rotation(const Tensor& qkv, bool backward) const;
-
  private:
+  kernels::Rope rotation(const Tensor& qkv, bool backward) const;
   uint64_t dropout_seed(const Pass& pass) const;
   kernels::AttentionShape shape_for(const Pass& pass) const;
   /// The shape of the only call, or, if context-parallel ranks exchange keys, the shapes for all ranges.

@@ -55,8 +55,7 @@ void QkNorm::plan_scratch(MemoryPlan& plan) {
            {Buffer::gain_sums, live(Step::attention_backward)});
 }
 
-void QkNorm::forward(const Context& context, const Tensor& qkv, const Activations& a,
-                     const kernels::Rope& rope) const {
+void QkNorm::forward(const Context& context, const Tensor& qkv, const Activations& a) const {
   kernels::QkNormForward args{.shape = shape_,
                               .eps = eps_,
                               .qkv = qkv,
@@ -64,8 +63,7 @@ void QkNorm::forward(const Context& context, const Tensor& qkv, const Activation
                               .k_gain = k_gain(),
                               .raw = a.raw,
                               .rstd = a.rstd,
-                              .zero_centered = zero_centered_,
-                              .rope = rope};
+                              .zero_centered = zero_centered_};
   if (ranks_ != nullptr) {
     args.ranks = ranks_->size();
     args.sums = a.sums;
@@ -75,8 +73,7 @@ void QkNorm::forward(const Context& context, const Tensor& qkv, const Activation
   kernels::qk_norm_forward(context, args);
 }
 
-void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activations& a,
-                      const kernels::Rope& rope) const {
+void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activations& a) const {
   kernels::QkNormBackward args{.shape = shape_,
                                .dqkv = dqkv,
                                .q_gain = q_gain(),
@@ -86,11 +83,8 @@ void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activati
                                .dq_gain = q_ != nullptr ? q_->grad : Tensor{},
                                .dk_gain = k_ != nullptr ? k_->grad : Tensor{},
                                .scratch = gain_sums_,
-                               .zero_centered = zero_centered_,
-                               .rope = rope};
-  if (ranks_ != nullptr) {  // the sums are of the norm's own gradient
-    if (rope.cos) kernels::rope(context, rope);
-    args.rope = {};
+                               .zero_centered = zero_centered_};
+  if (ranks_ != nullptr) {
     args.ranks = ranks_->size();
     args.sums = a.sums;
     kernels::qk_norm_backward_sums(context, args);

@@ -35,13 +35,10 @@ class QkNorm {
                         Lifetime lifetime) const;
   void plan_scratch(MemoryPlan& plan);
 
-  /// Normalizes q and k within qkv, and rotates them if rope has cos.
-  void forward(const Context& context, const Tensor& qkv, const Activations& activations,
-               const kernels::Rope& rope) const;
-  /// Replaces the gradient of the rotated output in dqkv by that of the norm's input; the gradients of the gains
-  /// accumulate. `rope`: backward.
-  void backward(const Context& context, const Tensor& dqkv, const Activations& activations,
-                const kernels::Rope& rope) const;
+  /// Normalizes q and k within qkv.
+  void forward(const Context& context, const Tensor& qkv, const Activations& activations) const;
+  /// Replaces the gradient of the norm's output in dqkv by that of its input; the gradients of the gains accumulate.
+  void backward(const Context& context, const Tensor& dqkv, const Activations& activations) const;
 
  private:
   enum class Buffer : uint8_t { raw, rstd, sums, gain_sums };

@@ -114,13 +114,9 @@ void SelfAttention::forward(const Context& context, Activations& a, const Produc
 
 void SelfAttention::attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
                            const Pass& pass) const {
-  kernels::Rope rope;
-  if (qk_norm_) {
-    rope = a.core->rotation(qkv);
-    qk_norm_->forward(context, qkv, a.qk_norm, rope);
-  }
+  if (qk_norm_) qk_norm_->forward(context, qkv, a.qk_norm);
   pass.begin_step(context, Step::attention);
-  a.core->forward(context, qkv, a.qkv, o, a.lse, pass, static_cast<bool>(rope.cos));
+  a.core->forward(context, qkv, a.qkv, o, a.lse, pass);
 }
 
 void SelfAttention::backward(const Context& context, const ProducedOperand& dy, Activations& a, Gradients& g,
@@ -147,10 +143,10 @@ ProducedOperand SelfAttention::attention_backward(const Context& context, const 
                                                   const OperandRequest& d_qkv, const Pass& pass) const {
   const Tensor& o = a.proj_input.high_precision;
   if (!qk_norm_) return attention_.backward(context, a.qkv, o, a.lse, d_o_, d_qkv, pass);
-  const Tensor& values = d_qkv.high_precision;
-  attention_.backward_rotated(context, a.qkv, o, a.lse, d_o_, values, pass);
-  qk_norm_->backward(context, values, a.qk_norm, attention_.rotation(values, true));
-  return {.high_precision = values};
+  const OperandRequest values{.high_precision = d_qkv.high_precision};
+  ProducedOperand produced = attention_.backward(context, a.qkv, o, a.lse, d_o_, values, pass);
+  qk_norm_->backward(context, produced.high_precision, a.qk_norm);
+  return produced;
 }
 
 void SelfAttention::wgrad(const Context& context, const Activations& a, const Gradients& g) const {

@@ -1,7 +1,4 @@
 // CUDA RMSNorm of queries and keys against the CPU reference.
-#include <algorithm>
-#include <cmath>
-
 #include "kernels/qk_norm_cases.h"
 
 namespace te::testing {
@@ -11,8 +8,6 @@ using kernels::qk_norm_backward;
 using kernels::qk_norm_forward;
 
 // Statistics and sums differ by the order of FP32 additions; stored values by that and one rounding, a unit of BF16.
-// The reference adds one term after the other, so the error of its sums grows with the root of their number: of squares
-// in relative terms, of the gains' gradients in units of a typical sum.
 TEST(QkNormGpu, MatchesTheCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
@@ -25,19 +20,12 @@ TEST(QkNormGpu, MatchesTheCpu) {
       const double bound = dtype == DType::f32 ? 1e-5 : 1e-2;
       EXPECT_LT(max_relative_error(actual.qkv.floats(), expected.qkv.floats(), 0.1), bound);
       EXPECT_EQ(actual.raw.raw(), expected.raw.raw());
-      EXPECT_LT(max_relative_error(actual.rstd.floats(), expected.rstd.floats()), sum_bound(c));
+      EXPECT_LT(max_relative_error(actual.rstd.floats(), expected.rstd.floats()), 1e-6);
       qk_norm_backward(cpu, expected.backward());
       qk_norm_backward(gpu, actual.backward());
       EXPECT_LT(max_relative_error(actual.dqkv.floats(), expected.dqkv.floats(), 0.1), bound);
-      const auto typical = [&](int64_t segments) {
-        return std::sqrt(static_cast<double>(c.rows * segments));
-      };
-      EXPECT_LT(max_relative_error(actual.dq_gain.floats(), expected.dq_gain.floats(),
-                                   typical(c.heads * c.dim / c.q_gain())),
-                1e-5);
-      EXPECT_LT(max_relative_error(actual.dk_gain.floats(), expected.dk_gain.floats(),
-                                   typical(c.groups * c.dim / c.k_gain())),
-                1e-5);
+      EXPECT_LT(max_relative_error(actual.dq_gain.floats(), expected.dq_gain.floats(), 1.0), 1e-5);
+      EXPECT_LT(max_relative_error(actual.dk_gain.floats(), expected.dk_gain.floats(), 1.0), 1e-5);
     }
   }
 }
@@ -50,46 +38,6 @@ TEST(QkNormGpu, ShardedNormMatchesUnsharded) {
     for (const auto& [c, ranks] : shared_qk_norm_cases()) {
       SCOPED_TRACE(fmt::format("{}, {} ranks", c.name(), ranks));
       expect_shared_qk_norm(gpu, c, ranks, dtype, dtype == DType::f32 ? 1e-5 : 1e-2);
-    }
-}
-
-// In one pass or in two, with halves of heads in a warp or not.
-TEST(QkNormGpu, RotationInThePassOfTheNormGivesTheSameBits) {
-  TE_REQUIRE_GPU();
-  const Context gpu = Context::cuda(0);
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (const QkNormCase& c : qk_norm_cases()) {
-      if (c.dim % 2 != 0) continue;
-      SCOPED_TRACE(c.name());
-      QkNormData fused(gpu, c, dtype), separate(gpu, c, dtype);
-      TestTensor cos(gpu, DType::f32, {64, c.dim / 2}), sin(gpu, DType::f32, {64, c.dim / 2});
-      cos.fill_normal(5), sin.fill_normal(6);
-      const auto rotation = [&](const TestTensor& packed, bool backward) {
-        return kernels::Rope{.qkv = packed,
-                             .cos = cos,
-                             .sin = sin,
-                             .seq = 64,
-                             .num_heads = c.heads,
-                             .num_query_groups = c.groups,
-                             .head_dim = c.dim,
-                             .backward = backward};
-      };
-      kernels::QkNormForward forward = fused.forward();
-      forward.rope = rotation(fused.qkv, false);
-      kernels::QkNormBackward backward = fused.backward();
-      backward.rope = rotation(fused.dqkv, true);
-      qk_norm_forward(gpu, forward);
-      qk_norm_backward(gpu, backward);
-      qk_norm_forward(gpu, separate.forward());
-      kernels::rope(gpu, rotation(separate.qkv, false));
-      kernels::rope(gpu, rotation(separate.dqkv, true));
-      qk_norm_backward(gpu, separate.backward());
-      for (const auto& [one, other] : {std::pair{&fused.qkv, &separate.qkv},
-                                       {&fused.dqkv, &separate.dqkv},
-                                       {&fused.raw, &separate.raw},
-                                       {&fused.dq_gain, &separate.dq_gain},
-                                       {&fused.dk_gain, &separate.dk_gain}})
-        EXPECT_EQ(one->raw(), other->raw());
     }
 }
 

@@ -41,15 +41,6 @@ void check_common(const char* op, const Args& a, const Tensor& packed) {
   check_tensor(op, "rstd", a.rstd, DType::f32, statistics);
 }
 
-/// `packed`: qkv or dqkv.
-void check_rope(const char* op, const Rope& rope, const QkShape& s, const Tensor& packed, bool backward) {
-  if (!rope.cos) return;
-  TE_CHECK(rope.qkv.data == packed.data && rope.num_heads == s.num_heads &&
-               rope.num_query_groups == s.num_query_groups && rope.head_dim == s.head_dim &&
-               rope.backward == backward && !rope.out,
-           "{}: rope must be of the same heads, in the same direction, without FP8 output", op);
-}
-
 /// The part of a packed buffer that the sums read, for the profiler's count of bytes.
 Tensor queries_and_keys(const Tensor& packed, const QkShape& shape) {
   return {packed.data, packed.dtype, {packed.rows(), shape.q_width() + shape.k_width()}};
@@ -209,10 +200,8 @@ void backward_cpu(const QkNormBackward& a) {
 
 void qk_norm_forward(const Context& context, const QkNormForward& args) {
   check_common("qk_norm_forward", args, args.qkv);
-  check_rope("qk_norm_forward", args.rope, args.shape, args.qkv, false);
   TE_DISPATCH_CUDA(context, qk_norm_forward, args);
   visit_high_precision(args.qkv.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(args); });
-  if (args.rope.cos) rope(context, args.rope);
 }
 
 void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
@@ -250,11 +239,7 @@ void qk_norm_backward(const Context& context, const QkNormBackward& args) {
   const int64_t elements = qk_norm_scratch_elements(args.q_gain.numel(), args.k_gain.numel());
   TE_CHECK(args.scratch.numel() >= elements, "{}: scratch has {} elements, needs {}", op,
            args.scratch.numel(), elements);
-  check_rope(op, args.rope, args.shape, args.dqkv, true);
-  TE_CHECK(!args.rope.cos || args.ranks == 1, "{}: {} ranks share the norm, so rope has to precede its sums",
-           op, args.ranks);
   TE_DISPATCH_CUDA(context, qk_norm_backward, args);
-  if (args.rope.cos) rope(context, args.rope);
   visit_high_precision(args.dqkv.dtype, [&](auto zero) { backward_cpu<decltype(zero)>(args); });
 }
 

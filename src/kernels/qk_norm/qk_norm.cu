@@ -1,465 +1,340 @@
-// RMSNorm of queries and keys. The norm of a segment of a row is computed by a group of threads, as many as the segment
-// has vectors of 16 bytes, at most a block, which hold it in registers: every value is read once. The rotary embedding
-// of the result, or of its gradient, takes place in these registers, too, where the other half of a head is in another
-// lane of the same warp.
-//
-// Gain gradients are summed over the tokens in kQkNormParts parts, one per block, which are then added in a fixed
-// order.
+// RMSNorm of queries and keys: one warp per segment of a row. Gain gradients are summed over the tokens in kQkNormParts
+// parts, which are then added in a fixed order.
 #include <algorithm>
-#include <bit>
-#include <limits>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/qk_norm/qk_norm_cuda.h"
-#include "kernels/rope/rope_cuda.h"
 
 namespace te::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-/// Of a thread: its values, x, gains and sums take registers.
-template <int N>
-constexpr int kMostVectors = N == 8 ? 4 : 8;
-
-/// The segments of q, or of k, in every row.
-template <class T>
-struct Segments {
-  int count, width;
-  int first, begin;  ///< of their statistics, of their columns
-  const T* gain;
-  int threads;  ///< per segment, a power of two
-};
-
-/// Null cos: none.
-struct Rotation {
-  const float *cos, *sin;
-  const int32_t* positions;  ///< null: row % seq
-  unsigned seq;
-  int half;  ///< of a head, a power of two
-  float sign;
-};
+constexpr int kVector = 4;  // elements: a warp processes a head of 128 at a time
 
 template <class T>
 struct Params {
   T* packed;  ///< qkv or dqkv
   T* raw;     ///< null: not stored
   float* rstd;
-  Segments<T> q, k;
-  int64_t rows;
-  int columns, kept, statistics;  ///< per row: of packed, of raw; segments of q and k
+  const T* q_gain;
+  const T* k_gain;
+  int64_t columns, kept;
+  int64_t work;  ///< rows * segments
+  int segments, q_segments, q_width, k_width;
   float eps;
-  float* sums;  ///< null: a group sums its segment; otherwise summed over all ranks, or the output
+  float*
+      sums;  ///< null: a warp sums its segment; otherwise summed over all ranks, or output of the sums kernels
   int ranks;
   float shift;  ///< added to the gains
-  Rotation rotation;
 
   /// Columns of a norm, including those of other ranks.
-  __device__ float norm_width(const Segments<T>& of) const {
-    return static_cast<float>(of.width) * static_cast<float>(ranks);
+  __device__ float norm_width(int width) const {
+    return static_cast<float>(width) * static_cast<float>(ranks);
+  }
+
+  /// A segment of a row: first column, width and gain.
+  struct Segment {
+    int64_t row;
+    int begin, width;
+    const T* gain;
+  };
+  __device__ Segment segment(int64_t item) const {
+    const int64_t row = item / segments;
+    const int p = static_cast<int>(item - row * segments);
+    if (p < q_segments) return {row, p * q_width, q_width, q_gain};
+    return {row, q_segments * q_width + (p - q_segments) * k_width, k_width, k_gain};
   }
 };
 
-/// A segment: its row, where it starts in the packed and raw values, and its statistics.
-struct Place {
-  int64_t row, packed, raw, statistic;
-};
-template <class T>
-__device__ __forceinline__ Place place_of(const Params<T>& p, const Segments<T>& of, int64_t row,
-                                          int segment) {
-  const int64_t column = of.begin + segment * of.width;
-  return {row, row * p.columns + column, row * p.kept + column, row * p.statistics + of.first + segment};
+__device__ __forceinline__ int64_t item_of_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
 }
 
-/// A thread's columns of a segment, N at a time; zeros beyond its width.
-template <class T, int N, int kVectors>
-struct Columns {
-  Vector<T, N> v[kVectors];
-
-  static __device__ __forceinline__ int column(int k, int threads) {
-    return (k * threads + static_cast<int>(threadIdx.x) % threads) * N;
-  }
-  __device__ __forceinline__ void load(const T* from, const Segments<T>& of) {
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k)
-      v[k] =
-          column(k, of.threads) < of.width ? load_vector<T, N>(from + column(k, of.threads)) : Vector<T, N>{};
-  }
-  __device__ __forceinline__ void store(T* to, const Segments<T>& of) const {
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k)
-      if (column(k, of.threads) < of.width) store_vector<T, N>(to + column(k, of.threads), v[k]);
-  }
-  /// Calls f(value, vector, element) for all columns; f may change the value.
-  template <class F>
-  __device__ __forceinline__ void each(F&& f) {
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k)
-#pragma unroll
-      for (int i = 0; i < N; ++i) f(v[k].v[i], k, i);
-  }
-};
-
-/// Sum over the `threads` of a group, returned to all of them. All threads of the block must call it.
-__device__ __forceinline__ float group_sum(float x, int threads, float (&shared)[kWarps]) {
-  for (int offset = min(threads, kWarpSize) / 2; offset > 0; offset /= 2)
-    x += __shfl_xor_sync(kAllLanes, x, offset);
-  if (threads <= kWarpSize) return x;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize, warps = threads / kWarpSize;
-  if (threadIdx.x % kWarpSize == 0) shared[warp] = x;
-  __syncthreads();
-  x = 0.0f;
-  for (int w = warp / warps * warps, end = w + warps; w < end; ++w) x += shared[w];
-  __syncthreads();
-  return x;
-}
-
-/// The vector of the lane whose number differs by `lanes`.
+/// Sum of squares of a lane's columns; also copies them to raw, if it is given.
 template <class T, int N>
-__device__ __forceinline__ Vector<T, N> exchanged(Vector<T, N> x, int lanes) {
-  static_assert(sizeof(x) % sizeof(uint32_t) == 0);
-  auto* const words = reinterpret_cast<uint32_t*>(&x);
+__device__ __forceinline__ float squares_of_lane(const T* x, T* raw, int width, int lane) {
+  float squares = 0.0f;
+  for (int c = lane * N; c < width; c += kWarpSize * N) {
+    const Vector<T, N> value = load_vector<T, N>(x + c);
+    if (raw != nullptr) store_vector<T, N>(raw + c, value);
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(x) / sizeof(uint32_t)); ++i)
-    words[i] = __shfl_xor_sync(kAllLanes, words[i], lanes);
-  return x;
+    for (int i = 0; i < N; ++i) squares += load_float(&value.v[i]) * load_float(&value.v[i]);
+  }
+  return squares;
 }
 
-/// Rotates the heads of a row's columns, as kernels/rope does, with a group whose threads have whole heads at a time.
-/// All threads of the block must call it.
-template <class T, int N, int kVectors>
-__device__ __forceinline__ void rotate(Columns<T, N, kVectors>& values, const Segments<T>& of,
-                                       const Rotation& r, int64_t row) {
-  if constexpr (N * sizeof(T) >= sizeof(uint32_t)) {
-    constexpr int kQuad = N < 4 ? N : 4;  // floats of a table per access
-    const int64_t position = r.positions != nullptr ? r.positions[row] : static_cast<unsigned>(row) % r.seq;
+/// Dot product of dy * gain and the normalized x over a lane's columns.
+template <class T, int N>
+__device__ __forceinline__ float along_of_lane(const T* dy, const T* x, const T* gains, float shift,
+                                               float rstd, int width, int lane) {
+  float along = 0.0f;
+  for (int c = lane * N; c < width; c += kWarpSize * N) {
+    const Vector<T, N> d = load_vector<T, N>(dy + c), value = load_vector<T, N>(x + c);
+    const Vector<T, N> gain = load_vector<T, N>(gains + c);
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int column = Columns<T, N, kVectors>::column(k, of.threads);
-      const Vector<T, N> other = exchanged<T, N>(values.v[k], r.half / N);
-      const float sign = (column & r.half) == 0 ? -r.sign : r.sign;
-      const int64_t angle = position * r.half + (column & (r.half - 1));
-#pragma unroll
-      for (int i = 0; i < N; i += kQuad) {
-        const auto cos = load_vector<float, kQuad>(r.cos + angle + i),
-                   sin = load_vector<float, kQuad>(r.sin + angle + i);
-#pragma unroll
-        for (int j = 0; j < kQuad; ++j)
-          store_float(&values.v[k].v[i + j],
-                      __fadd_rn(__fmul_rn(load_float(&values.v[k].v[i + j]), cos.v[j]),
-                                __fmul_rn(load_float(&other.v[i + j]), sign * sin.v[j])));
-      }
-    }
+    for (int i = 0; i < N; ++i)
+      along += load_float(&d.v[i]) * (load_float(&gain.v[i]) + shift) * load_float(&value.v[i]) * rstd;
   }
+  return along;
 }
 
-enum class Work : uint8_t { norm, sums };  ///< sums: of this rank only, to Params::sums
-
-/// A block processes kTimes segments per group; blockIdx.y: q or k.
-template <class T, int N, int kVectors, Work kWork>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant__ Params<T> p) {
-  constexpr int kTimes = kVectors == 1 ? 2 : 1;
-  __shared__ float shared[kWarps];
-  const Segments<T>& of = blockIdx.y == 0 ? p.q : p.k;
-  const int groups = kThreads / of.threads, lane = static_cast<int>(threadIdx.x) % of.threads;
-  const int64_t work = p.rows * of.count, first = int64_t{blockIdx.x} * kTimes * groups;
-  if (first >= work) return;
-  Columns<T, N, kVectors> gain, values[kTimes];
-  gain.load(of.gain, of);
-  Place places[kTimes];
-  bool inside[kTimes];
-#pragma unroll
-  for (int t = 0; t < kTimes; ++t) {
-    const int64_t item = first + t * groups + static_cast<int>(threadIdx.x) / of.threads;
-    inside[t] = item < work;
-    const int64_t at = min(item, work - 1), row = static_cast<unsigned>(at) / static_cast<unsigned>(of.count);
-    places[t] = place_of(p, of, row, static_cast<int>(at - row * of.count));
-    values[t].load(p.packed + places[t].packed, of);
-  }
-#pragma unroll
-  for (int t = 0; t < kTimes; ++t) {
-    float squares = 0.0f;
-    values[t].each([&](T& x, int, int) { squares += load_float(&x) * load_float(&x); });
-    if (kWork == Work::sums || p.sums == nullptr) squares = group_sum(squares, of.threads, shared);
-    if constexpr (kWork == Work::sums) {
-      if (inside[t] && lane == 0) p.sums[places[t].statistic] = squares;
-      continue;
-    }
-    if (p.sums != nullptr) squares = p.sums[places[t].statistic];
-    const float rstd = 1.0f / sqrtf(squares / p.norm_width(of) + p.eps);
-    if (inside[t] && p.raw != nullptr) {
-      values[t].store(p.raw + places[t].raw, of);
-      if (lane == 0) p.rstd[places[t].statistic] = rstd;
-    }
-    values[t].each([&](T& x, int k, int i) {
-      store_float(&x, load_float(&x) * rstd * (load_float(&gain.v[k].v[i]) + p.shift));
-    });
-    if (p.rotation.cos != nullptr) rotate(values[t], of, p.rotation, places[t].row);
-    if (inside[t]) values[t].store(p.packed + places[t].packed, of);
-  }
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) forward_sums_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto segment = p.segment(item);
+  const int lane = threadIdx.x % kWarpSize;
+  const float squares = warp_sum(squares_of_lane<T, N>(p.packed + segment.row * p.columns + segment.begin,
+                                                       nullptr, segment.width, lane));
+  if (lane == 0) p.sums[item] = squares;
 }
 
-/// The sum of dy * gain * normalized x over a thread's columns, and dx in place of dy. A thread adds its columns of the
-/// gain's gradient.
-template <class T, int N, int kVectors>
-struct Gradient {
-  Columns<T, N, kVectors> gain;
-  float sum[kVectors][N] = {};
-  float shift;
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) backward_sums_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto segment = p.segment(item);
+  const int lane = threadIdx.x % kWarpSize;
+  const float along = warp_sum(along_of_lane<T, N>(p.packed + segment.row * p.columns + segment.begin,
+                                                   p.raw + segment.row * p.kept + segment.begin, segment.gain,
+                                                   p.shift, p.rstd[item], segment.width, lane));
+  if (lane == 0) p.sums[item] = along;
+}
 
-  __device__ __forceinline__ float along(Columns<T, N, kVectors>& dy, const Columns<T, N, kVectors>& x,
-                                         float rstd) {
-    float total = 0.0f;
-    dy.each([&](T& d, int k, int i) {
-      const float value = load_float(&x.v[k].v[i]);
-      total += load_float(&d) * (load_float(&gain.v[k].v[i]) + shift) * value * rstd;
-      sum[k][i] += load_float(&d) * value * rstd;
-    });
-    return total;
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) forward_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto segment = p.segment(item);
+  const int lane = threadIdx.x % kWarpSize;
+  T* const x = p.packed + segment.row * p.columns + segment.begin;
+  T* const raw = p.raw == nullptr ? nullptr : p.raw + segment.row * p.kept + segment.begin;
+  float squares = warp_sum(squares_of_lane<T, N>(x, raw, segment.width, lane));
+  if (p.sums != nullptr) squares = p.sums[item];
+  const float rstd = 1.0f / sqrtf(squares / p.norm_width(segment.width) + p.eps);
+  for (int c = lane * N; c < segment.width; c += kWarpSize * N) {
+    Vector<T, N> value = load_vector<T, N>(x + c);
+    const Vector<T, N> gain = load_vector<T, N>(segment.gain + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      store_float(&value.v[i], load_float(&value.v[i]) * rstd * (load_float(&gain.v[i]) + p.shift));
+    store_vector<T, N>(x + c, value);
   }
-  __device__ __forceinline__ void replace(Columns<T, N, kVectors>& dy, const Columns<T, N, kVectors>& x,
-                                          float rstd, float mean) const {
-    dy.each([&](T& d, int k, int i) {
-      store_float(&d, rstd * (load_float(&d) * (load_float(&gain.v[k].v[i]) + shift) -
-                              load_float(&x.v[k].v[i]) * rstd * mean));
-    });
-  }
-};
+  if (raw != nullptr && lane == 0) p.rstd[item] = rstd;
+}
 
-/// Stores the sums of the gain's gradient over the groups of the block, in their order.
-template <class T, int N, int kVectors>
-__device__ void store_gain_sums(float (&sum)[kVectors][N], const Segments<T>& of, float (&shared)[kThreads],
-                                float* to) {
-  const int group = static_cast<int>(threadIdx.x) / of.threads;
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto segment = p.segment(item);
+  const int lane = threadIdx.x % kWarpSize;
+  T* const dy = p.packed + segment.row * p.columns + segment.begin;
+  const T* const x = p.raw + segment.row * p.kept + segment.begin;
+  const float rstd = p.rstd[item];
+  float along = p.sums != nullptr
+                    ? p.sums[item]
+                    : warp_sum(along_of_lane<T, N>(dy, x, segment.gain, p.shift, rstd, segment.width, lane));
+  along /= p.norm_width(segment.width);
+  for (int c = lane * N; c < segment.width; c += kWarpSize * N) {
+    Vector<T, N> d = load_vector<T, N>(dy + c);
+    const Vector<T, N> value = load_vector<T, N>(x + c), gain = load_vector<T, N>(segment.gain + c);
 #pragma unroll
-  for (int k = 0; k < kVectors; ++k) {
-    const int column = Columns<T, N, kVectors>::column(k, of.threads);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      __syncthreads();
-      shared[threadIdx.x] = sum[k][i];
-      __syncthreads();
-      if (group != 0 || column >= of.width) continue;
-      float total = sum[k][i];
-      for (int other = of.threads; other < kThreads; other += of.threads)
-        total += shared[threadIdx.x + other];
-      to[column + i] = total;
-    }
+    for (int i = 0; i < N; ++i)
+      store_float(&d.v[i], rstd * (load_float(&d.v[i]) * (load_float(&gain.v[i]) + p.shift) -
+                                   load_float(&value.v[i]) * rstd * along));
+    store_vector<T, N>(dy + c, d);
   }
 }
 
-/// A block processes a part of the rows; blockIdx.y: q or k. d_gains[part, column of q's gain | k's gain]; null: the
-/// gains have no gradients.
-template <class T, int N, int kVectors, Work kWork>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(const __grid_constant__ Params<T> p, float* d_gains) {
-  constexpr int kTimes = kVectors == 1 ? 2 : 1;
-  __shared__ float shared[kWarps], all[kThreads];
-  const bool query = blockIdx.y == 0;
-  const Segments<T>& of = query ? p.q : p.k;
-  const int groups = kThreads / of.threads, group = static_cast<int>(threadIdx.x) / of.threads;
-  const int64_t per_part = (p.rows + kQkNormParts - 1) / kQkNormParts;
-  const int64_t begin = min(p.rows, blockIdx.x * per_part), rows = min(p.rows, begin + per_part) - begin;
-  const int work = static_cast<int>(rows) * of.count;
-  Gradient<T, N, kVectors> gradient;
-  gradient.shift = p.shift;
-  gradient.gain.load(of.gain, of);
-  for (int base = 0; base < work; base += kTimes * groups) {
-    Columns<T, N, kVectors> dy[kTimes], x[kTimes];
-    Place places[kTimes];
-    float rstd[kTimes];
+/// scratch[part, column of q's gain | k's gain] = sum over its tokens and segments of dy x rstd. Grid: 32 N columns,
+/// part, q or k. A warp adds every kWarps-th segment, so that the order of the sums does not depend on N.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64_t rows, float* scratch) {
+  constexpr int kColumns = kWarpSize * N;
+  __shared__ float sums[kWarps][kColumns];
+  const bool query = blockIdx.z == 0;
+  const int width = query ? p.q_width : p.k_width, count = query ? p.q_segments : p.segments - p.q_segments;
+  const int first = query ? 0 : p.q_segments, start = query ? 0 : p.q_segments * p.q_width;
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int column = static_cast<int>(blockIdx.x) * kColumns + lane * N;
+  if (static_cast<int>(blockIdx.x) * kColumns >= width) return;
+  const int64_t per_part = (rows + kQkNormParts - 1) / kQkNormParts;
+  const int64_t begin = min(rows, blockIdx.y * per_part), end = min(rows, begin + per_part);
+  float sum[N] = {};
+  if (column < width) {
+    int64_t row = begin + warp / count;
+    int segment = warp % count;
+#pragma unroll 8
+    for (int64_t i = begin * count + warp; i < end * count; i += kWarps) {
+      const int at = start + segment * width + column;
+      const Vector<T, N> d = load_vector<T, N>(p.packed + row * p.columns + at);
+      const Vector<T, N> x = load_vector<T, N>(p.raw + row * p.kept + at);
+      const float rstd = p.rstd[row * p.segments + first + segment];
 #pragma unroll
-    for (int t = 0; t < kTimes; ++t) {
-      const int item = base + t * groups + group, at = min(item, work - 1), row = at / of.count;
-      places[t] = place_of(p, of, begin + row, at - row * of.count);
-      dy[t].load(p.packed + places[t].packed, of);
-      x[t].load(p.raw + places[t].raw, of);
-      rstd[t] = item < work ? p.rstd[places[t].statistic] : 0.0f;  // adds nothing to the gain's gradient
-    }
-#pragma unroll
-    for (int t = 0; t < kTimes; ++t) {
-      if (p.rotation.cos != nullptr) rotate(dy[t], of, p.rotation, places[t].row);
-      float along = gradient.along(dy[t], x[t], rstd[t]);
-      if (kWork == Work::sums || p.sums == nullptr) along = group_sum(along, of.threads, shared);
-      if (base + t * groups + group >= work) continue;
-      if constexpr (kWork == Work::sums) {
-        if (threadIdx.x % static_cast<unsigned>(of.threads) == 0) p.sums[places[t].statistic] = along;
-        continue;
-      }
-      if (p.sums != nullptr) along = p.sums[places[t].statistic];
-      gradient.replace(dy[t], x[t], rstd[t], along / p.norm_width(of));
-      dy[t].store(p.packed + places[t].packed, of);
+      for (int j = 0; j < N; ++j) sum[j] += load_float(&d.v[j]) * load_float(&x.v[j]) * rstd;
+      row += kWarps / count, segment += kWarps % count;
+      if (segment >= count) segment -= count, ++row;
     }
   }
-  if (kWork == Work::sums || d_gains == nullptr) return;
-  d_gains += int64_t{blockIdx.x} * (p.q.width + p.k.width) + (query ? 0 : p.q.width);
-  store_gain_sums<T>(gradient.sum, of, all, d_gains);
+#pragma unroll
+  for (int j = 0; j < N; ++j) sums[warp][lane * N + j] = sum[j];
+  __syncthreads();
+  if (warp != 0 || column >= width) return;
+  float* const to =
+      scratch + static_cast<int64_t>(blockIdx.y) * (p.q_width + p.k_width) + (query ? 0 : p.q_width) + column;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) sum[j] += sums[w][lane * N + j];
+    to[j] = sum[j];
+  }
 }
 
-/// A block has 32 columns, of which each warp adds some parts.
 template <class G>
 __global__ void __launch_bounds__(kThreads)
-    add_parts_kernel(const float* parts, int q_width, int k_width, G* dq_gain, G* dk_gain) {
-  constexpr int kEach = static_cast<int>(kQkNormParts) / kWarps;
-  __shared__ float sums[kWarps][kWarpSize];
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize,
-            warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int column = static_cast<int>(blockIdx.x) * kWarpSize + lane, width = q_width + k_width;
+    add_parts_kernel(const float* scratch, int q_width, int k_width, G* dq_gain, G* dk_gain) {
+  const int column = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int width = q_width + k_width;
+  if (column >= width) return;
   float sum = 0.0f;
-  if (column < width) {
-    parts += int64_t{warp} * kEach * width + column;
 #pragma unroll 16
-    for (int part = 0; part < kEach; ++part) sum += parts[int64_t{part} * width];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
+  for (int part = 0; part < kQkNormParts; ++part) sum += scratch[static_cast<int64_t>(part) * width + column];
   const bool query = column < q_width;
-  if (warp != 0 || column >= width || (query ? dq_gain : dk_gain) == nullptr) return;
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
+  if ((query ? dq_gain : dk_gain) == nullptr) return;
   G* const grad = query ? dq_gain + column : dk_gain + column - q_width;
   store_float(grad, load_float(grad) + sum);
 }
 
 template <class T, class Args>
 Params<T> params_of(const Args& a, const Tensor& packed) {
-  Params<T> p{};
+  Params<T> p;
   p.packed = packed.as<T>();
   p.raw = a.raw.template as<T>();
   p.rstd = a.rstd.template as<float>();
-  const int q_width = static_cast<int>(a.q_gain.numel()), k_width = static_cast<int>(a.k_gain.numel()),
-            q_count = static_cast<int>(a.shape.q_width()) / q_width,
-            k_count = static_cast<int>(a.shape.k_width()) / k_width;
-  p.q = {q_count, q_width, 0, 0, a.q_gain.template as<T>(), 0};
-  p.k = {k_count, k_width, q_count, q_count * q_width, a.k_gain.template as<T>(), 0};
-  p.rows = packed.rows();
-  p.columns = static_cast<int>(packed.cols());
-  p.kept = static_cast<int>(a.shape.q_width() + a.shape.k_width());
-  p.statistics = q_count + k_count;
+  p.q_gain = a.q_gain.template as<T>();
+  p.k_gain = a.k_gain.template as<T>();
+  p.columns = packed.cols();
+  p.kept = a.shape.q_width() + a.shape.k_width();
+  p.q_width = static_cast<int>(a.q_gain.numel());
+  p.k_width = static_cast<int>(a.k_gain.numel());
+  p.segments = static_cast<int>(qk_norm_segments(a.shape, p.q_width, p.k_width));
+  p.q_segments = static_cast<int>(a.shape.q_width() / p.q_width);
+  p.work = packed.rows() * p.segments;
+  p.eps = 0.0f;
   p.sums = a.sums.template as<float>();
   p.ranks = static_cast<int>(a.ranks);
   p.shift = a.zero_centered ? 1.0f : 0.0f;
-  TE_CHECK(p.rows * p.statistics <= std::numeric_limits<uint32_t>::max(), "qk_norm: {} rows are too many",
-           p.rows);
   return p;
 }
 
-/// Whether all segments begin and end at whole vectors of N elements.
-template <int N, class T>
+/// Whether all segments begin and end at whole vectors.
+template <class T>
 bool in_vectors(const Params<T>& p) {
-  bool whole = is_aligned(p.packed, N * sizeof(T)) && is_aligned(p.raw, N * sizeof(T)) &&
-               p.columns % N == 0 && p.kept % N == 0;
-  for (const Segments<T>* const of : {&p.q, &p.k})
-    whole = whole && of->width % N == 0 && is_aligned(of->gain, N * sizeof(T));
-  return whole;
+  constexpr size_t kBytes = kVector * sizeof(T);
+  return p.columns % kVector == 0 && p.kept % kVector == 0 && p.q_width % kVector == 0 &&
+         p.k_width % kVector == 0 && is_aligned(p.packed, kBytes) && is_aligned(p.raw, kBytes) &&
+         is_aligned(p.q_gain, kBytes) && is_aligned(p.k_gain, kBytes);
 }
 
-/// Whether a group can rotate its columns, with vectors of N elements: the halves of a head are in one warp.
-template <class T, int N>
-bool rotates(const Rope& rope) {
-  const auto half = static_cast<uint64_t>(rope.head_dim / 2);
-  return N > 1 && std::has_single_bit(half) && half % N == 0 && half / N <= kWarpSize / 2 &&
-         is_aligned(rope.cos.data, 16) && is_aligned(rope.sin.data, 16);
-}
-Rotation rotation_of(const Rope& rope) {
-  return {.cos = rope.cos.as<float>(),
-          .sin = rope.sin.as<float>(),
-          .positions = rope.positions.as<int32_t>(),
-          .seq = static_cast<unsigned>(rope.seq),
-          .half = static_cast<int>(rope.head_dim / 2),
-          .sign = rope.backward ? -1.0f : 1.0f};
-}
-
-/// Calls launch<N, kVectors>(p, grid.x for forward passes).
-template <class T, int N, int kVectors = 1, class Launch>
-void launch_with(Params<T> p, Launch&& launch) {
-  for (Segments<T>* const of : {&p.q, &p.k})
-    of->threads = static_cast<int>(
-        std::min(std::bit_ceil(ceil_div(of->width, N * kVectors)), static_cast<unsigned>(kThreads)));
-  if (std::max(p.q.width, p.k.width) <= kThreads * N * kVectors) {
-    constexpr int kTimes = kVectors == 1 ? 2 : 1;
-    const auto blocks = [&](const Segments<T>& of) {
-      return ceil_div(p.rows * of.count, int64_t{kTimes} * kThreads / of.threads);
-    };
-    launch.template operator()<N, kVectors>(p, std::max(blocks(p.q), blocks(p.k)));
-  } else if constexpr (kVectors < kMostVectors<N>) {
-    launch_with<T, N, 2 * kVectors>(p, std::forward<Launch>(launch));
+template <class T>
+void launch_forward_sums(const Context& context, const QkNormForward& a) {
+  const Params<T> p = params_of<T>(a, a.qkv);
+  if (p.work == 0) return;
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    forward_sums_kernel<T, kVector><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
   } else {
-    TE_CHECK(false, "qk_norm: a norm of {} columns is too wide", std::max(p.q.width, p.k.width));
+    forward_sums_kernel<T, 1><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
   }
-}
-template <class T, class Launch>
-void dispatch(const Params<T>& p, bool vectors, Launch&& launch) {
-  if (p.rows == 0) return;
-  if (vectors)
-    launch_with<T, kVectorWidth<T>>(p, std::forward<Launch>(launch));
-  else
-    launch_with<T, 1>(p, std::forward<Launch>(launch));
   TE_CUDA_CHECK_LAUNCH();
 }
 
-template <class T, Work kWork>
+template <class T>
+void launch_backward_sums(const Context& context, const QkNormBackward& a) {
+  const Params<T> p = params_of<T>(a, a.dqkv);
+  if (p.work == 0) return;
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    backward_sums_kernel<T, kVector><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  } else {
+    backward_sums_kernel<T, 1><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  }
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class T>
 void launch_forward(const Context& context, const QkNormForward& a) {
-  Params<T> of_args = params_of<T>(a, a.qkv);
-  of_args.eps = a.eps;
-  const bool vectors = in_vectors<kVectorWidth<T>>(of_args), wanted = kWork == Work::norm && a.rope.cos;
-  const bool rotated = wanted && vectors && rotates<T, kVectorWidth<T>>(a.rope);
-  if (rotated) of_args.rotation = rotation_of(a.rope);
-  dispatch<T>(of_args, vectors, [&]<int N, int kVectors>(const Params<T>& p, unsigned blocks) {
-    forward_kernel<T, N, kVectors, kWork><<<dim3(blocks, 2), kThreads, 0, cuda_stream(context)>>>(p);
-  });
-  if (wanted && !rotated) cuda::rope(context, a.rope);
-}
-
-template <class T, Work kWork>
-void launch_backward(const Context& context, const QkNormBackward& a) {
-  const bool trained = a.dq_gain || a.dk_gain;
-  auto* const parts = trained ? a.scratch.as<float>() : nullptr;
-  const auto part_count = static_cast<unsigned>(kQkNormParts);
-  Params<T> of_args = params_of<T>(a, a.dqkv);
-  const bool vectors = in_vectors<kVectorWidth<T>>(of_args), wanted = kWork == Work::norm && a.rope.cos;
-  if (wanted && vectors && rotates<T, kVectorWidth<T>>(a.rope))
-    of_args.rotation = rotation_of(a.rope);
-  else if (wanted)
-    cuda::rope(context, a.rope);
-  dispatch<T>(of_args, vectors, [&]<int N, int kVectors>(const Params<T>& p, unsigned) {
-    backward_kernel<T, N, kVectors, kWork>
-        <<<dim3(part_count, 2), kThreads, 0, cuda_stream(context)>>>(p, parts);
-  });
-  if (kWork == Work::sums || !trained || a.dqkv.rows() == 0) return;
-  visit_grad(a.dk_gain ? a.dk_gain.dtype : a.dq_gain.dtype, [&](auto zero) {
-    using G = typename DeviceType<decltype(zero)>::type;
-    const int q_width = static_cast<int>(a.q_gain.numel()), k_width = static_cast<int>(a.k_gain.numel());
-    add_parts_kernel<G><<<ceil_div(q_width + k_width, kWarpSize), kThreads, 0, cuda_stream(context)>>>(
-        parts, q_width, k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
-  });
+  Params<T> p = params_of<T>(a, a.qkv);
+  p.eps = a.eps;
+  if (p.work == 0) return;
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    forward_kernel<T, kVector><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  } else {
+    forward_kernel<T, 1><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  }
   TE_CUDA_CHECK_LAUNCH();
 }
 
-template <class Fn>
-void visit_type(DType dtype, Fn&& fn) {
-  visit_high_precision(
-      dtype, [&](auto zero) { fn.template operator()<typename DeviceType<decltype(zero)>::type>(); });
+template <class T>
+void launch_backward(const Context& context, const QkNormBackward& a) {
+  const Params<T> p = params_of<T>(a, a.dqkv);
+  if (p.work == 0) return;
+  const cudaStream_t stream = cuda_stream(context);
+  // Gain gradients are computed first, because they read the gradients that the second kernel overwrites.
+  if (a.dq_gain || a.dk_gain) {
+    auto* const scratch = a.scratch.as<float>();
+    const int width = p.q_width + p.k_width;
+    const auto launch = [&](auto vector) {
+      constexpr int kN = decltype(vector)::value;
+      const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize * kN), kQkNormParts, 2);
+      gain_parts_kernel<T, kN><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
+    };
+    in_vectors(p) ? launch(std::integral_constant<int, kVector>{}) : launch(std::integral_constant<int, 1>{});
+    TE_CUDA_CHECK_LAUNCH();
+    visit_grad(a.dk_gain ? a.dk_gain.dtype : a.dq_gain.dtype, [&](auto zero) {
+      using G = typename DeviceType<decltype(zero)>::type;
+      add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
+          scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
+    });
+    TE_CUDA_CHECK_LAUNCH();
+  }
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    backward_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p);
+  } else {
+    backward_kernel<T, 1><<<blocks, kThreads, 0, stream>>>(p);
+  }
+  TE_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace
 
 void qk_norm_forward(const Context& context, const QkNormForward& args) {
-  visit_type(args.qkv.dtype, [&]<class T>() { launch_forward<T, Work::norm>(context, args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) {
+    launch_forward<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
-  visit_type(args.qkv.dtype, [&]<class T>() { launch_forward<T, Work::sums>(context, args); });
+  visit_high_precision(args.qkv.dtype, [&](auto zero) {
+    launch_forward_sums<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
-  visit_type(args.dqkv.dtype, [&]<class T>() { launch_backward<T, Work::sums>(context, args); });
+  visit_high_precision(args.dqkv.dtype, [&](auto zero) {
+    launch_backward_sums<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 void qk_norm_backward(const Context& context, const QkNormBackward& args) {
-  visit_type(args.dqkv.dtype, [&]<class T>() { launch_backward<T, Work::norm>(context, args); });
+  visit_high_precision(args.dqkv.dtype, [&](auto zero) {
+    launch_backward<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 }  // namespace te::kernels::cuda

@@ -4,8 +4,6 @@
 //   y = x * rstd * gain,  rstd = 1 / sqrt(mean(x^2) + eps)
 // or, with zero_centered, 1 + gain instead of gain (Gemma).
 // Statistics and sums are FP32; y is rounded once. The norm works in place and copies out what the backward pass needs.
-// The rotary embedding that follows, and its backward pass that precedes, can be part of the same pass over memory,
-// with the bits of rope().
 //
 // A norm of all heads may be sharded across tensor-parallel ranks, each with an equal part of the heads and gains
 // (`ranks`). Each pass then consists of two calls with an all-reduce of one number per token and norm in between:
@@ -19,7 +17,6 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
-#include "kernels/rope/rope.h"
 
 namespace te::kernels {
 
@@ -42,7 +39,6 @@ struct QkNormForward {
   int64_t ranks = 1;      ///< ranks that share each norm
   Tensor sums;            ///< with ranks > 1: [rows, qk_norm_segments(...)] fp32
   bool zero_centered = false;
-  Rope rope;  ///< optional, with cos: what rope() does to qkv afterwards
 };
 /// Writes only `sums` of this rank.
 void qk_norm_forward_sums(const Context& context, const QkNormForward& args);
@@ -60,7 +56,6 @@ struct QkNormBackward {
   int64_t ranks = 1;  ///< ranks that share each norm; gain gradients are this rank's own
   Tensor sums;        ///< with ranks > 1: [rows, qk_norm_segments(...)] fp32
   bool zero_centered = false;
-  Rope rope;  ///< optional, with cos and ranks 1: what rope() does to dqkv before
 };
 /// Writes only `sums` of this rank.
 void qk_norm_backward_sums(const Context& context, const QkNormBackward& args);

@@ -5,8 +5,8 @@
 
 namespace te::kernels {
 
-/// Number of parts into which tokens are divided for sums over tokens: blocks for all SMs.
-constexpr int64_t kQkNormParts = 512;
+/// Number of parts into which tokens are divided for sums over tokens.
+constexpr int64_t kQkNormParts = 128;
 
 namespace cuda {
 void qk_norm_forward(const Context& context, const QkNormForward& args);

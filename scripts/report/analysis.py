@@ -123,8 +123,9 @@ def match(baseline, arm):
     if not knows_seeds(baseline, arm):
         return list(zip(baseline.runs, arm.runs))
     seeds = {run.seed: run for run in baseline.runs}
-    if len(seeds) < len(baseline.runs):
-        raise UserError(f"{baseline.name}: two of its runs have the same seed; give runs of different seeds")
+    for side in (baseline, arm):  # repeated runs are not independent: as pairs they would narrow the interval
+        if len({run.seed for run in side.runs}) < len(side.runs):
+            raise UserError(f"{side.name}: two of its runs have the same seed; give runs of different seeds")
     return [(seeds[run.seed], run) for run in arm.runs if run.seed in seeds] or None
 
 

@@ -161,8 +161,10 @@ class Verdicts(unittest.TestCase):
         self.assertEqual([pair.run.seed for pair in found.pairs], [1, 2])
 
     def test_two_runs_of_one_seed(self):
-        with self.assertRaisesRegex(UserError, "same seed"):
-            compare_arms(Arm("b", [run_of([1], 1), run_of([1], 1)]), Arm("x", [run_of([1], 1)]), Tolerance())
+        once, twice = [run_of([1], 1)], [run_of([1], 1), run_of([1], 1)]
+        for base, other, name in ((twice, once, "b"), (once, twice, "x")):
+            with self.assertRaisesRegex(UserError, f"^{name}: two of its runs have the same seed"):
+                compare_arms(Arm("b", base), Arm("x", other), Tolerance())
 
     def test_validation_at_the_last_common_tokens(self):
         def valid(values, seed):

@@ -38,15 +38,17 @@ class Report:
         return [run for arm in self.arms() for run in arm.runs]
 
     def _count_diverged(self, comparison):
-        """An arm with diverged runs is outside the tolerance if the baseline has none: the remaining runs are biased."""
-        diverged = {name: 0 for name in (comparison.baseline.name, comparison.arm.name)}
+        """An arm with more diverged runs than the baseline is outside the tolerance: what remains of it is biased."""
+        sides = (comparison.baseline, comparison.arm)
+        diverged = {side.name: sum(run.diverged for run in side.runs) for side in sides}
         for arm, _, state in self.content.unfinished:
             if arm in diverged and state == "diverged":
                 diverged[arm] += 1
         if diverged[comparison.arm.name] > diverged[comparison.baseline.name]:
             comparison.verdict = analysis.OUTSIDE
+            rest = "before that" if any(run.diverged for run in comparison.arm.runs) else "the others"
             for measure in comparison.measures:
-                measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; the others: {measure.why}"
+                measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; {rest}: {measure.why}"
 
     def verdicts(self):
         """The verdicts of all arms, including arms without a finished run."""

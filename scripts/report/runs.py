@@ -28,6 +28,8 @@ class Run:
     grad_norm: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN if unknown
     step_ms: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`, time of one step
     seconds: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`: wall clock of all steps so far
+    bad_end: float | None = None  # step of the last record if it is not finite; NaN if the step is unknown
+    diverged: bool = False
     seed: int | None = None
     folder: Path | None = None
     record: dict = dataclasses.field(default_factory=dict)  # run.json
@@ -48,6 +50,7 @@ def read_run(path, label=None, options=None):
         run = _read_file(path, options or foreign.Options())
         run.label = label or (default_label(path) if run.label == "" else run.label)
         run.seed = _seed_in(default_label(path))
+        run.diverged = _has_diverged(run)
         return run
     if (path / "loss.csv").is_file():
         run = read_csv(path / "loss.csv")
@@ -65,7 +68,20 @@ def read_run(path, label=None, options=None):
     run.record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
     seed = run.config.get("training.seed", "")
     run.seed = int(seed) if seed.isdigit() else _seed_in(path.resolve().name)
+    run.diverged = _has_diverged(run)
     return run
+
+
+def _has_diverged(run):
+    """Whether te-experiment says so, or the run ended early in records that are not finite. One such record at the
+    planned end is a skipped step."""
+    state = run.folder / "state.json" if run.folder else None
+    stage = read_json(state).get("state") if state and state.is_file() else None
+    if stage in ("finished", "diverged"):
+        return stage == "diverged"
+    planned = run.config.get("training.train_steps", "")
+    ended = planned.isdigit() and run.bad_end is not None and run.bad_end >= int(planned) > 0
+    return run.bad_end is not None and not ended
 
 
 def _seed_in(name):
@@ -103,7 +119,7 @@ class RunBuilder:
     """Collects the records of a log. A later record of the same tokens replaces the earlier one, because a resumed run
     repeats steps."""
 
-    COLUMNS = ("loss", "valid_loss", "grad_norm", "step_ms", "step")
+    COLUMNS = ("loss", "valid_loss", "grad_norm", "step_ms", "step", "skipped")
 
     def __init__(self):
         self.records = {}
@@ -133,8 +149,16 @@ class RunBuilder:
             column["grad_norm"][trained],
             column["step_ms"][trained],
             wall_clock(column["step"], column["step_ms"])[trained],
+            bad_end=self._bad_end(ordered),
             note=note,
         )
+
+    def _bad_end(self, ordered):
+        """Run.bad_end. An update skipped because of a loss spike is finite."""
+        last = next(self.records[t] for t in reversed(ordered) if "loss" in self.records[t])
+        bad = not math.isfinite(last["loss"])
+        bad = bad or (last.get("skipped") == 1 and not math.isfinite(last.get("grad_norm", math.nan)))
+        return last.get("step", math.nan) if bad else None
 
 
 def wall_clock(steps, step_ms):
@@ -216,6 +240,6 @@ def read_jsonl(file):
         if "consumed_tokens" not in record or "loss" not in record:
             raise UserError(f"{file}: line {number}: consumed_tokens or loss is missing; give te-train's metrics.jsonl")
         loss = math.nan if record["loss"] is None else record["loss"]
-        values = {name: record.get(name) for name in ("valid_loss", "grad_norm", "step_ms", "step")}
+        values = {name: record.get(name) for name in ("valid_loss", "grad_norm", "step_ms", "step", "skipped")}
         builder.add(record["consumed_tokens"], loss=loss, **values)
     return builder.build(file)

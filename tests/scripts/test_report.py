@@ -366,6 +366,38 @@ class Program(InFolder):
         self.assertIn("1 of its runs diverged", output)
         self.assertIn("not compared: fp8 fp8_seed3: diverged", output)
 
+    def test_runs_that_end_in_skipped_steps_have_diverged(self):
+        folder = self.experiment()
+        arms = {name: [folder / f"{name}_seed{seed}" for seed in (1, 2, 3)] for name in ("bf16", "fp8")}
+        arguments = ("--arm", "bf16", *arms["bf16"], "--arm", "fp8", *arms["fp8"], "--no-plot")
+
+        def verdict(of, ending, planned=None, state=None):
+            """The output if the runs of the arm `of` end in the row, and te-experiment's state is `state`."""
+            self.experiment()
+            for run in arms[of]:
+                with open(run / "loss.csv", "a") as file:
+                    file.write(ending)
+                record = json.loads((run / "run.json").read_text())
+                record["config"] |= {"training.train_steps": str(planned)} if planned else {}
+                (run / "run.json").write_text(json.dumps(record))
+                (run / "state.json").unlink(missing_ok=True)
+                if state:
+                    (run / "state.json").write_text(json.dumps({"state": state}))
+            return self.call(*arguments)[1]
+
+        nan, norm = "101,101,101000,nan,,nan,1e-3,10,100,1,1\n", "101,101,101000,3.4,,inf,1e-3,10,100,1,1\n"
+        spike = "101,101,101000,3.4,,90,1e-3,10,100,1,1\n"
+        for case in ((nan,), (norm,), (nan, 200), ("", 200, "diverged")):
+            output = verdict("fp8", *case)
+            self.assertIn("fp8: outside tolerance", output, case)
+            self.assertIn("3 of its runs diverged; before that: the whole interval", output)
+        for case in (("",), (spike,), (nan, 101), (nan, 200, "finished")):
+            self.assertIn("fp8: within tolerance", verdict("fp8", *case), case)
+        verdict("fp8", "")
+        self.assertIn("fp8: within tolerance", verdict("bf16", nan))
+        code, output, _ = self.call(arms["fp8"][0], arms["bf16"][0], "--report", folder / "r", "--no-plot")
+        self.assertIn("bf16_seed1: outside tolerance", output)
+
     def test_a_variant_with_diverged_runs_only_has_a_verdict(self):
         folder = self.experiment()
         names = {"bf16": ["bf16_seed1", "bf16_seed2"], "fp8": ["fp8_seed1", "fp8_seed2"], "wild": ["w1", "w2"]}

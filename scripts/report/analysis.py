@@ -113,6 +113,12 @@ def compare_arms(baseline, arm, tolerance):
         if keys := other_validation(*sides):
             measures[-1].verdict = None
             measures[-1].why = f"no verdict: the runs differ in {', '.join(keys)}, so the samples may differ"
+    if lost := lost_validations(*sides):
+        runs = "run has" if lost == 1 else "runs have"
+        measures[-1].verdict = OUTSIDE
+        measures[-1].why = (
+            f"{lost} of its {runs} a validation loss that is not finite, later than those compared: {measures[-1].why}"
+        )
     return Comparison(
         baseline, arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )
@@ -156,14 +162,30 @@ def group_tail_losses(baseline, runs):
     return tuple([tail_loss(curves.until(run, end)) for run in side] for side in (baseline, runs))
 
 
+def last_common_valid(runs):
+    """The last token count at which all runs have a validation loss; None if there is none."""
+    return curves.common_valid_tokens(runs) if all(len(run.valid_tokens) for run in runs) else None
+
+
 def valid_losses(baseline, runs):
     """(name, baseline's losses, runs' losses) at the last token count at which all have a validation loss; or None."""
-    everyone = [*baseline, *runs]
-    at = curves.common_valid_tokens(everyone) if all(len(run.valid_tokens) for run in everyone) else None
+    at = last_common_valid([*baseline, *runs])
     if at is None:
         return None
     sides = [[float(run.valid_loss[run.valid_tokens == at][0]) for run in side] for side in (baseline, runs)]
     return f"validation loss at {tokens_text(at)} tokens", *sides
+
+
+def lost_validations(baseline, runs):
+    """The number of runs with a validation loss that is not finite where no run of the baseline has one, after the last
+    common one and before the end of the baseline."""
+    common = last_common_valid([*baseline, *runs]) or 0.0
+    end, of_baseline = curves.common_end(baseline), np.concatenate([run.bad_valid for run in baseline])
+
+    def is_lost(at):
+        return (at > common) & (at <= end) & ~np.isin(at, of_baseline)
+
+    return sum(bool(is_lost(run.bad_valid).any()) for run in runs)
 
 
 def other_validation(baseline, runs):

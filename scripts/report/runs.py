@@ -28,6 +28,7 @@ class Run:
     grad_norm: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN if unknown
     step_ms: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`, time of one step
     seconds: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`: wall clock of all steps so far
+    bad_valid: np.ndarray = dataclasses.field(default_factory=_nothing)  # tokens of not finite validation losses
     bad_end: float | None = None  # step of the last record if it is not finite; NaN if the step is unknown
     diverged: bool = False
     seed: int | None = None
@@ -149,6 +150,7 @@ class RunBuilder:
             column["grad_norm"][trained],
             column["step_ms"][trained],
             wall_clock(column["step"], column["step_ms"])[trained],
+            bad_valid=tokens[["valid_loss" in self.records[t] for t in ordered] & ~valid],
             bad_end=self._bad_end(ordered),
             note=note,
         )
@@ -203,7 +205,7 @@ def read_csv(file):
         tokens = values.pop("consumed_tokens")
         if not math.isfinite(tokens):
             raise UserError(f"{file}: line {number}: consumed_tokens is empty; correct the line")
-        if not math.isfinite(values["valid_loss"]):
+        if not fields.get("valid_loss", "").strip():
             del values["valid_loss"]
         builder.add(tokens, **values)
     return builder.build(file)
@@ -240,6 +242,8 @@ def read_jsonl(file):
         if "consumed_tokens" not in record or "loss" not in record:
             raise UserError(f"{file}: line {number}: consumed_tokens or loss is missing; give te-train's metrics.jsonl")
         loss = math.nan if record["loss"] is None else record["loss"]
-        values = {name: record.get(name) for name in ("valid_loss", "grad_norm", "step_ms", "step", "skipped")}
+        values = {name: record.get(name) for name in ("grad_norm", "step_ms", "step", "skipped")}
+        if "valid_loss" in record:
+            values["valid_loss"] = math.nan if record["valid_loss"] is None else record["valid_loss"]
         builder.add(record["consumed_tokens"], loss=loss, **values)
     return builder.build(file)

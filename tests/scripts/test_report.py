@@ -182,6 +182,28 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(found.measures[1].name, "validation loss at 5 tokens")
         np.testing.assert_allclose(found.measures[1].gaps, [0.0, 0.02])
 
+    def test_later_validation_losses_that_are_not_finite_are_outside(self):
+        def arm(name, valid, bad=(), steps=10):
+            tokens = np.arange(1.0, steps + 1)
+            at, loss = np.array(sorted(valid)), np.array([valid[t] for t in sorted(valid)])
+            train, bad = [np.full(steps, 3.0 + 1e-5 * s * (name == "x")) for s in (1, 2, 3)], np.array(bad)
+            return Arm(name, [Run("r", tokens, t, at, loss, seed=s, bad_valid=bad) for s, t in enumerate(train, 1)])
+
+        whole = {5.0: 3.5, 10.0: 3.2}
+        base, lost = arm("b", whole), compare_arms(arm("b", whole), arm("x", {5.0: 3.5}, [10.0]), Tolerance())
+        self.assertEqual(lost.verdict, analysis.OUTSIDE)
+        self.assertEqual((lost.measures[0].verdict, lost.measures[1].verdict), (analysis.WITHIN, analysis.OUTSIDE))
+        self.assertIn("3 of its runs have a validation loss that is not finite", lost.measures[1].why)
+        never = compare_arms(base, arm("x", {}, [5.0, 10.0]), Tolerance())  # no common validation
+        self.assertEqual((never.verdict, len(never.measures)), (analysis.OUTSIDE, 1))
+        self.assertIn("not finite", never.measures[0].why)
+        for other, candidate in (
+            (base, arm("x", {10.0: 3.2}, [5.0])),  # recovered
+            (arm("b", {5.0: 3.5}, [10.0]), arm("x", {5.0: 3.5}, [10.0])),  # the baseline's, too
+            (arm("b", {5.0: 3.5}, steps=7), arm("x", {5.0: 3.5}, [10.0])),  # beyond the end of the baseline
+        ):
+            self.assertEqual(compare_arms(other, candidate, Tolerance()).verdict, analysis.WITHIN)
+
     def test_no_verdict_for_other_validation_samples(self):
         def arm(name, loss, valid, **config):
             runs = []

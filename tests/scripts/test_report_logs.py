@@ -55,6 +55,15 @@ class TeTrain(InFolder):
             read_run(self.write("bad/metrics.jsonl", "{oops}\n").parent)
 
 
+    def test_validation_losses_that_are_not_finite(self):
+        rows = "step,consumed_tokens,loss,valid_loss\n1,10,4,\n2,20,4,3.5\n3,30,4,nan\n"
+        run = read_run(self.write("a/loss.csv", rows).parent)
+        self.assertEqual((run.valid_tokens.tolist(), run.bad_valid.tolist()), ([20], [30]))
+        lines = [{"consumed_tokens": 10, "loss": 4.0}, {"consumed_tokens": 20, "loss": 4.0, "valid_loss": None}]
+        run = read_run(self.write("b/metrics.jsonl", "\n".join(map(json.dumps, lines))).parent)
+        self.assertEqual((run.valid_tokens.tolist(), run.bad_valid.tolist()), ([], [20]))
+
+
 class Megatron(InFolder):
     def test_console_log(self):
         run = read_run(LOGS / "megatron.log")

@@ -64,7 +64,7 @@ def compare(baseline, run, window=None):
         "label": run.label,
         "points": len(tokens),
         "exact_alignment": exact,
-        "skipped_steps": run.dropped,
+        "skipped_steps": run.skipped,
         "tokens": float(tokens[-1]),
         "smooth": window,
         "final_loss": float(np.mean(other[-window:])),

@@ -24,7 +24,8 @@ class Run:
     loss: np.ndarray  # nats per token, finite
     valid_tokens: np.ndarray
     valid_loss: np.ndarray
-    dropped: int = 0  # rows without a finite loss (skipped steps)
+    dropped: int = 0  # rows without a finite loss
+    skipped: int = 0  # steps without an update
     grad_norm: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN if unknown
     step_ms: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`, time of one step
     seconds: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`: wall clock of all steps so far
@@ -145,8 +146,8 @@ class RunBuilder:
             column["loss"][trained],
             tokens[valid],
             column["valid_loss"][valid],
-            # A record may have only a validation loss; a loss of NaN is a skipped step.
-            sum("loss" in record and not math.isfinite(record["loss"]) for record in self.records.values()),
+            sum(self._is_dropped(record) for record in self.records.values()),
+            sum(self._is_skipped(record) for record in self.records.values()),
             column["grad_norm"][trained],
             column["step_ms"][trained],
             wall_clock(column["step"], column["step_ms"])[trained],
@@ -155,10 +156,20 @@ class RunBuilder:
             note=note,
         )
 
+    @staticmethod
+    def _is_dropped(record):
+        """A record may have only a validation loss."""
+        return "loss" in record and not math.isfinite(record["loss"])
+
+    def _is_skipped(self, record):
+        """If the log does not say so, a step without a loss is a skipped one."""
+        skipped = record.get("skipped", math.nan)
+        return self._is_dropped(record) if math.isnan(skipped) else skipped == 1
+
     def _bad_end(self, ordered):
         """Run.bad_end. An update skipped because of a loss spike is finite."""
         last = next(self.records[t] for t in reversed(ordered) if "loss" in self.records[t])
-        bad = not math.isfinite(last["loss"])
+        bad = self._is_dropped(last)
         bad = bad or (last.get("skipped") == 1 and not math.isfinite(last.get("grad_norm", math.nan)))
         return last.get("step", math.nan) if bad else None
 

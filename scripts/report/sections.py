@@ -315,21 +315,18 @@ def item_row(name, row, item):
 
 
 def gradients(report, pictures):
-    rows = []
     arms, note = of_equal_tokens(report)
-    for arm, runs in arms:
-        found = [g for run in runs if (g := details.gradients(run))]
-        if found:
-            rows.append(
-                [
-                    arm.name,
-                    f"{mean(g['median'] for g in found):.4f}",
-                    f"{mean(g['p95'] for g in found):.4f}",
-                    str(sum(g["spikes"] for g in found)),
-                    str(sum(run.dropped for run in arm.runs)),
-                ]
-            )
-    if not rows:
+    norms = [[g for run in runs if (g := details.gradients(run))] for _, runs in arms]
+    rows = [
+        [
+            arm.name,
+            *(f"{mean(g[name] for g in found):.4f}" if found else "-" for name in ("median", "p95")),
+            str(sum(g["spikes"] for g in found)) if found else "-",
+            str(sum(run.skipped for run in arm.runs)),
+        ]
+        for (arm, _), found in zip(arms, norms)
+    ]
+    if not any(norms) and not any(run.skipped for run in report.runs()):
         return []
     return [
         Heading("Gradient norms"),

@@ -58,7 +58,8 @@ def notes(baseline, results, bands):
     """`bands`: one per result, over the tokens of the result; or None."""
     for r, band in zip(results, bands or [None] * len(results)):
         ending = "" if r["exact_alignment"] else "; interpolated, because the runs log at different token counts"
-        skipped = f"; {r['skipped_steps']} rows without a loss" if r["skipped_steps"] else ""
+        count = r["skipped_steps"]
+        skipped = f"; {count} skipped step{'s' * (count > 1)}" if count else ""
         yield (
             f"{r['label']}: {r['points']} points up to {tokens_text(r['tokens'])} tokens, smoothed over {r['smooth']}; "
             f"baseline loss at its end {loss_text(r['baseline_final_loss'])}{ending}{skipped}"

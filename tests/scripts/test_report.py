@@ -548,6 +548,20 @@ class Program(InFolder):
         self.assertIn("b: never above a (smoothed", text)
         self.assertNotIn("largest excess", text)
 
+    def test_skipped_steps_of_an_arm_without_finite_norms(self):
+        write_run(self.folder / "a")
+        lines = (write_run(self.folder / "b") / "loss.csv").read_text().splitlines()
+        rows = [line.split(",") for line in lines[1:]]
+        for row in rows:
+            row[5] = "nan"
+        for row in rows[40:43]:
+            row[10] = "1"  # skipped, with a loss
+        (self.folder / "b" / "loss.csv").write_text("\n".join([lines[0], *map(",".join, rows)]) + "\n")
+        text = self.page(self.folder / "a", self.folder / "b")
+        self.assertIn("| b | - | - | - | 3 |", text)
+        self.assertRegex(text, r"\| a \| 0\.\d+ \| 0\.\d+ \| \d+ \| 0 \|")
+        self.assertIn("3 skipped steps", self.call(self.folder / "a", self.folder / "b", "--no-plot")[1])
+
     def test_no_claim_about_unmeasured_saturation(self):
         write_run(self.folder / "a")
         for name, shares in (("b", {}), ("c", {"saturated": 0.0, "flushed": 0.0})):

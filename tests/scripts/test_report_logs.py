@@ -55,6 +55,15 @@ class TeTrain(InFolder):
             read_run(self.write("bad/metrics.jsonl", "{oops}\n").parent)
 
 
+    def test_skipped_steps_may_have_a_loss(self):
+        rows = "step,consumed_tokens,loss,skipped\n1,10,4,0\n2,20,4,1\n3,30,nan,1\n4,40,nan,0\n5,50,nan,\n6,60,3,\n"
+        run = read_run(self.write("a/loss.csv", rows).parent)
+        self.assertEqual((run.skipped, run.dropped), (3, 3))  # steps 2, 3, 5; steps 3 to 5
+        records = ((10, 4.0, True), (20, 3.0, False))
+        lines = [{"consumed_tokens": t, "loss": loss, "skipped": skipped} for t, loss, skipped in records]
+        run = read_run(self.write("b/metrics.jsonl", "\n".join(map(json.dumps, lines))).parent)
+        self.assertEqual((run.skipped, run.dropped), (1, 0))
+
     def test_validation_losses_that_are_not_finite(self):
         rows = "step,consumed_tokens,loss,valid_loss\n1,10,4,\n2,20,4,3.5\n3,30,4,nan\n"
         run = read_run(self.write("a/loss.csv", rows).parent)

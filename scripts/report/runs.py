@@ -176,17 +176,22 @@ class RunBuilder:
 
 def wall_clock(steps, step_ms):
     """Seconds of all steps so far. In a log that skips steps, a record stands for the skipped steps before it. NaN if
-    unknown."""
+    unknown, or if the log has no steps from the start, as that of a branch."""
     if not len(step_ms):
         return _nothing()
     known = np.isfinite(step_ms)
-    if not known.any():
+    if not known.any() or not _has_the_start(steps):
         return np.full(len(step_ms), math.nan)
     filled = np.interp(np.arange(len(step_ms)), np.flatnonzero(known), step_ms[known])
     each = np.diff(steps, prepend=0.0) if np.isfinite(steps).all() else np.ones(len(step_ms))
     # The first step is slow (loading of libraries), so it stands for itself only.
     each[0] = 1.0
     return np.cumsum(filled * each) / 1e3
+
+
+def _has_the_start(steps):
+    """Whether the first record is of step 1, or of as many steps as later ones. True if steps are unknown."""
+    return not np.isfinite(steps).all() or steps[0] <= np.diff(steps).max(initial=1.0)
 
 
 def read_csv(file):

@@ -562,6 +562,14 @@ class Program(InFolder):
         self.assertRegex(text, r"\| a \| 0\.\d+ \| 0\.\d+ \| \d+ \| 0 \|")
         self.assertIn("3 skipped steps", self.call(self.folder / "a", self.folder / "b", "--no-plot")[1])
 
+    def test_a_branch_has_no_time_from_the_start(self):
+        write_run(self.folder / "a")
+        lines = (write_run(self.folder / "b") / "loss.csv").read_text().splitlines()
+        (self.folder / "b" / "loss.csv").write_text("\n".join([lines[0], *lines[41:]]) + "\n")
+        text = self.page(self.folder / "a", self.folder / "b")
+        self.assertRegex(text, r"\| b \| 100\.0 \| 10,000 \| 1\.000 \| - \| 1\.00 GiB \|")
+        self.assertNotIn("times as fast to equal loss", text)
+
     def test_no_claim_about_unmeasured_saturation(self):
         write_run(self.folder / "a")
         for name, shares in (("b", {}), ("c", {"saturated": 0.0, "flushed": 0.0})):

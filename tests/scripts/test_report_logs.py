@@ -37,6 +37,12 @@ class TeTrain(InFolder):
         )
         np.testing.assert_allclose(run.seconds, [1.0, 1.0 + 4 * 0.1, 1.4 + 5 * 0.2])
 
+    def test_a_log_without_the_start_has_no_time(self):
+        rows = "step,consumed_tokens,loss,step_ms\n41,410,4,100\n42,420,3,100\n"
+        self.assertTrue(np.isnan(read_run(self.write("branch.csv", rows)).seconds).all())
+        sparse = "step,consumed_tokens,loss,step_ms\n10,100,4,100\n15,150,3,100\n20,200,3,100\n30,300,3,100\n"
+        np.testing.assert_allclose(read_run(self.write("sparse.csv", sparse)).seconds, [0.1, 0.6, 1.1, 2.1])
+
     def test_without_times_seconds_are_unknown(self):
         self.assertTrue(np.isnan(read_run(self.write("t.csv", "consumed_tokens,loss\n10,4\n20,3\n")).seconds).all())
 

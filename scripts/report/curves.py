@@ -97,7 +97,7 @@ def until(run, tokens):
     kept, valid = run.tokens <= tokens, run.valid_tokens <= tokens
     series = {
         name: getattr(run, name)[kept]
-        for name in ("tokens", "loss", "grad_norm", "step_ms", "seconds")
+        for name in ("tokens", "loss", "grad_norm", "step_ms", "seconds", "steps")
         if len(getattr(run, name)) == len(run.tokens)
     }
     return dataclasses.replace(run, valid_tokens=run.valid_tokens[valid], valid_loss=run.valid_loss[valid], **series)

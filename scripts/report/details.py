@@ -89,23 +89,40 @@ def speed(run):
     """Median step time and tokens/s after the first 5% of the logged steps, and the time of all steps. None if unknown."""
     if len(run.step_ms) != len(run.tokens) or not np.isfinite(run.step_ms).any():
         return None
-    after_start = run.step_ms[min(len(run.step_ms) - 1, math.ceil(len(run.step_ms) / 20)) :]
-    median = float(np.nanmedian(after_start if np.isfinite(after_start).any() else run.step_ms))
-    per_step = tokens_per_step(run)
+    first = min(len(run.step_ms) - 1, math.ceil(len(run.step_ms) / 20))
+    first = first if np.isfinite(run.step_ms[first:]).any() else 0
     return {
-        "step_ms": median,
-        "tokens_per_s": per_step / median * 1e3 if per_step else math.nan,
+        "step_ms": float(np.nanmedian(run.step_ms[first:])),
+        "tokens_per_s": float(np.nanmedian((tokens_of_steps(run) / run.step_ms)[first:])) * 1e3,
         "hours": float(run.seconds[-1]) / 3600,
         "memory": run.record.get("planned_bytes"),
     }
 
 
-def tokens_per_step(run):
-    """Tokens per step: from the config, because logs may skip steps; else the smallest distance of two records."""
+def tokens_of_steps(run):
+    """Tokens of one step at each record: from the records, because a resume may change the batch size. In logs without
+    steps from the config, because logs may skip steps; else the smallest distance of two records."""
+    if knows_steps(run) and len(run.tokens) > 1:
+        each = np.diff(run.tokens) / np.diff(run.steps)
+        return np.concatenate([each[:1], each])
     try:
-        return int(run.config["training.global_batch_size"]) * int(run.config["model.seq_length"])
+        per_step = int(run.config["training.global_batch_size"]) * int(run.config["model.seq_length"])
     except (KeyError, ValueError):
-        return float(np.diff(run.tokens, prepend=0.0).min())
+        per_step = float(np.diff(run.tokens, prepend=0.0).min())
+    return np.full(len(run.tokens), float(per_step))
+
+
+def knows_steps(run):
+    return len(run.steps) == len(run.tokens) and bool(np.isfinite(run.steps).all() and (np.diff(run.steps) > 0).all())
+
+
+def tokens_at(run, steps):
+    """Consumed tokens after each of the steps, which may lie between the records, before, or after them."""
+    per_step = tokens_of_steps(run)
+    if not knows_steps(run):
+        return steps * per_step[0]
+    before, after = np.minimum(steps - run.steps[0], 0.0), np.maximum(steps - run.steps[-1], 0.0)
+    return np.interp(steps, run.steps, run.tokens) + before * per_step[0] + after * per_step[-1]
 
 
 def time_to_equal_loss(pair, window=None):

@@ -68,7 +68,7 @@ def fp8_statistics(run):
     if not by_step:
         return None
     steps = sorted(by_step)
-    return Fp8Statistics(np.array(steps, float) * details.tokens_per_step(run), [by_step[s] for s in steps])
+    return Fp8Statistics(details.tokens_at(run, np.array(steps, float)), [by_step[s] for s in steps])
 
 
 def is_own_quantization(x):

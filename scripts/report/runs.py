@@ -29,6 +29,7 @@ class Run:
     grad_norm: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN if unknown
     step_ms: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`, time of one step
     seconds: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`: wall clock of all steps so far
+    steps: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN if unknown
     bad_valid: np.ndarray = dataclasses.field(default_factory=_nothing)  # tokens of not finite validation losses
     bad_end: float | None = None  # step of the last record if it is not finite; NaN if the step is unknown
     diverged: bool = False
@@ -151,6 +152,7 @@ class RunBuilder:
             column["grad_norm"][trained],
             column["step_ms"][trained],
             wall_clock(column["step"], column["step_ms"])[trained],
+            steps=column["step"][trained],
             bad_valid=tokens[["valid_loss" in self.records[t] for t in ordered] & ~valid],
             bad_end=self._bad_end(ordered),
             note=note,

@@ -15,7 +15,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 from folder_testing import InFolder
-from report import UserError, foreign
+from report import UserError, details, foreign
 from report.foreign import Options
 from report.runs import read_run
 
@@ -42,6 +42,21 @@ class TeTrain(InFolder):
         self.assertTrue(np.isnan(read_run(self.write("branch.csv", rows)).seconds).all())
         sparse = "step,consumed_tokens,loss,step_ms\n10,100,4,100\n15,150,3,100\n20,200,3,100\n30,300,3,100\n"
         np.testing.assert_allclose(read_run(self.write("sparse.csv", sparse)).seconds, [0.1, 0.6, 1.1, 2.1])
+
+    def test_speed_if_the_batch_size_changes_on_a_resume(self):
+        # 30 steps of 100 tokens in 10 ms, then 10 of 800 tokens in 100 ms: 10,000 and 8,000 tokens per second.
+        steps = [(step, 100 * step, 10) for step in range(1, 31)]
+        steps += [(step, 800 * step - 21000, 100) for step in range(31, 41)]
+        config = {"training.global_batch_size": "8", "model.seq_length": "100"}
+        self.write("a/run.json", json.dumps({"config": config}))
+        for every in (1, 2):
+            rows = [f"{step},{tokens},4,{ms}" for step, tokens, ms in steps if step % every == 0 or step == 1]
+            self.write("a/loss.csv", "step,consumed_tokens,loss,step_ms\n" + "\n".join(rows) + "\n")
+            found = details.speed(read_run(self.folder / "a"))
+            self.assertAlmostEqual(found["tokens_per_s"], 10000)
+            self.assertEqual(found["step_ms"], 10)
+        self.write("a/loss.csv", "consumed_tokens,loss,step_ms\n800,4,100\n8000,3,100\n")  # steps are unknown
+        self.assertAlmostEqual(details.speed(read_run(self.folder / "a"))["tokens_per_s"], 8000)
 
     def test_without_times_seconds_are_unknown(self):
         self.assertTrue(np.isnan(read_run(self.write("t.csv", "consumed_tokens,loss\n10,4\n20,3\n")).seconds).all())

@@ -85,6 +85,18 @@ class Records(InFolder):
         self.assertEqual(found.recipes()["blockwise (tried)"], (31.0, 31.0))
         self.assertEqual(found.recipes()["delayed"][0], 20.0)
 
+    def test_tokens_are_those_of_the_log(self):
+        """The batch size was doubled after step 50; the log misses steps."""
+        log = self.folder / "loss.csv"
+        rows = [line.split(",") for line in log.read_text().splitlines()]
+        for row in rows[51:]:
+            row[2] = str(2000 * int(row[0]) - 50000)
+        kept = rows[:45] + rows[47:96]
+        log.write_text("\n".join(map(",".join, kept)) + "\n")
+        write_statistics(self.folder, [1, 45, 50, 60, 100])
+        found = precision.fp8_statistics(read_run(self.folder))
+        np.testing.assert_allclose(found.tokens, [1000, 45000, 50000, 70000, 150000])
+
     def test_a_repeated_step_counts_once(self):
         write_statistics(self.folder)
         file = self.folder / "fp8_statistics.jsonl"

@@ -115,7 +115,11 @@ def read_events(path, options):
     scalars = {}  # tag -> {step: (value, wall time)}
     for file in files:  # in the order of their time stamps: later files of a resumed run replace earlier values
         for tag, step, value, wall_time in scalar_events(file):
-            scalars.setdefault(tag, {})[step] = (value, wall_time)
+            if tag is START:  # like TensorBoard: a resumed run replaces all it had logged from this step on
+                scalars = {tag: {s: of for s, of in values.items() if s < step} for tag, values in scalars.items()}
+            else:
+                scalars.setdefault(tag, {})[step] = (value, wall_time)
+    scalars = {tag: values for tag, values in scalars.items() if values}
     tag = options.loss_tag or _first_tag(scalars, LOSS_TAGS)
     if tag is None or tag not in scalars:
         raise UserError(f"{path}: no loss among its tags ({', '.join(sorted(scalars)) or 'none'}); set --loss-tag TAG")
@@ -159,10 +163,14 @@ def _event_tokens(path, scalars, tag, options):
     raise UserError(f"{path}: has no number of tokens per step; set --tokens-per-step TOKENS")
 
 
+START = object()  # the tag of a start of a run
+
+
 def scalar_events(file):
-    """(tag, step, value, wall time) of every scalar of an event file."""
+    """(tag, step, value, wall time) of every scalar of an event file, and (START, first step, None, wall time) of every
+    start."""
     for payload in _records(Path(file)):
-        wall_time, step, summaries = 0.0, 0, []
+        wall_time, step, summaries, log = 0.0, 0, [], b""
         for field, value in _message(payload):
             if field == 1:  # double wall_time
                 wall_time = struct.unpack("<d", value)[0]
@@ -170,6 +178,10 @@ def scalar_events(file):
                 step = value
             elif field == 5:  # Summary summary
                 summaries.append(value)
+            elif field == 7:  # SessionLog session_log
+                log = value
+        if (1, 1) in _message(log):  # SessionStatus status: START
+            yield START, step, None, wall_time
         for summary in summaries:
             for field, item in _message(summary):
                 if field == 1 and (scalar := _scalar(item)):  # repeated Value value

@@ -192,6 +192,22 @@ class Events(InFolder):
         run = read_run(self.folder / "tb")
         self.assertEqual((run.tokens.tolist(), run.loss.tolist()), ([32, 64, 96], [4.0, 3.0, 2.0]))
 
+    def test_a_start_discards_later_steps(self):
+        def scalars(*losses):
+            return b"".join(event(step, "loss", field(2, 5, struct.pack("<f", loss))) for step, loss in losses)
+
+        def log(step, status):
+            return record(field(2, 0, varint(step)) + field(7, 2, field(1, 0, varint(status))))
+
+        start, stop = 1, 2
+        self.write("tb/events.out.tfevents.1", log(1, start) + scalars((1, 4.0), (2, 9.0), (3, 9.0), (4, 9.0)))
+        self.write("tb/events.out.tfevents.2", log(2, start) + scalars((2, 3.0), (3, 2.0)) + log(2, stop))
+        run = read_run(self.folder / "tb", None, Options(tokens_per_step=10))
+        self.assertEqual((run.tokens.tolist(), run.loss.tolist()), ([10, 20, 30], [4.0, 3.0, 2.0]))
+        self.write("tb/events.out.tfevents.3", log(1, start))  # started again, without a step so far
+        with self.assertRaisesRegex(UserError, r"no loss among its tags \(none\)"):
+            read_run(self.folder / "tb", None, Options(tokens_per_step=10))
+
     def test_mistakes(self):
         with self.assertRaisesRegex(UserError, "not a record of an event file"):
             read_run(self.write("a.tfevents", b"not an event file at all, but long enough"))

@@ -129,15 +129,24 @@ def time_to_equal_loss(pair, window=None):
     """The seconds that each run of a pair needed to reach the lowest smoothed loss that both reach: {"loss", "baseline",
     "run", "speedup"}. None if times are unknown, or if a run has no lower loss than at its start."""
     sides = []
-    for run in (pair.baseline, pair.run):
-        if len(run.seconds) != len(run.tokens) or not np.isfinite(run.seconds).all():
+    for run, seconds in zip((pair.baseline, pair.run), common_times(pair)):
+        if len(seconds) != len(run.tokens) or not np.isfinite(seconds).all():
             return None
-        sides.append((run.seconds, curves.smooth(run.loss, window or curves.default_window(len(run.loss)))))
+        sides.append((seconds, curves.smooth(run.loss, window or curves.default_window(len(run.loss)))))
     target = max(float(loss.min()) for _, loss in sides)
     if any(loss[0] <= target for _, loss in sides):
         return None
     times = [first_time_at(seconds, loss, target) for seconds, loss in sides]
     return {"loss": target, "baseline": times[0], "run": times[1], "speedup": times[0] / times[1]}
+
+
+def common_times(pair):
+    """The seconds of both runs; of branches from one step since that step."""
+    sides = (pair.baseline, pair.run)
+    starts = {run.steps[0] if knows_steps(run) and np.isnan(run.seconds).all() else None for run in sides}
+    if len(starts) == 1 and None not in starts:
+        return [runs.wall_clock(run.steps - run.steps[0] + 1, run.step_ms) for run in sides]
+    return [run.seconds for run in sides]
 
 
 def first_time_at(seconds, loss, target):

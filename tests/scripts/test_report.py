@@ -564,11 +564,14 @@ class Program(InFolder):
 
     def test_a_branch_has_no_time_from_the_start(self):
         write_run(self.folder / "a")
-        lines = (write_run(self.folder / "b") / "loss.csv").read_text().splitlines()
-        (self.folder / "b" / "loss.csv").write_text("\n".join([lines[0], *lines[41:]]) + "\n")
+        for name, step_ms in (("b", 100), ("c", 50)):
+            lines = (write_run(self.folder / name, step_ms=step_ms) / "loss.csv").read_text().splitlines()
+            (self.folder / name / "loss.csv").write_text("\n".join([lines[0], *lines[41:]]) + "\n")
         text = self.page(self.folder / "a", self.folder / "b")
         self.assertRegex(text, r"\| b \| 100\.0 \| 10,000 \| 1\.000 \| - \| 1\.00 GiB \|")
         self.assertNotIn("times as fast to equal loss", text)
+        branches = self.page(self.folder / "b", self.folder / "c")  # of one step, so they are compared since then
+        self.assertRegex(branches, r"in 3\.0 s, b in 6\.0 s: \*\*2\.000 times as fast to equal loss")
 
     def test_no_claim_about_unmeasured_saturation(self):
         write_run(self.folder / "a")

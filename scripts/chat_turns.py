@@ -290,9 +290,10 @@ def main():
     tokens, specials = special_tokens(arguments.folder)
     date = datetime.datetime.combine(arguments.date or datetime.date.today(), datetime.time())
     try:
+        ask = Asker(Template(text, tokens, date), variables)
+        ask.template.require_tokens(variables, arguments.folder)
         if not arguments.date and dates_matter(text, tokens, variables):
             raise Refused("it writes today's date; set the date with --date YYYY-MM-DD")
-        ask = Asker(Template(text, tokens, date), variables)
         turns, no_system = derive(ask)
         check(ask, turns)
         end = end_of_reply(turns, specials, tokens.get("eos_token"))

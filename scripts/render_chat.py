@@ -31,7 +31,9 @@ from pathlib import Path
 try:
     import jinja2
     import jinja2.ext
+    import jinja2.meta
     import jinja2.sandbox
+    from jinja2 import nodes
 except ImportError as missing:
     print(f"render_chat.py: error: {missing}; apt install python3-jinja2, or pip install jinja2", file=sys.stderr)
     sys.exit(77)
@@ -40,6 +42,24 @@ BEGIN, END = "\0{", "\0}"  # marks of {% generation %}; messages must not contai
 STAND_IN = "\0message\0"  # replaces a message to find where it ends
 LEARNED_FIELDS = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
 MESSAGE_FIELDS = {"role", "content", "weight", "from", "value"}
+
+# Default bos_token and eos_token of tokenizer classes, and the classes for models whose tokenizer_config.json names
+# no class. Both tables equal those of src/text/tokenizers/tokenizer_settings.cpp.
+CLASS_TOKENS = {
+    "GPT2Tokenizer": ("<|endoftext|>", "<|endoftext|>"),
+    "GPTNeoXTokenizer": ("<|endoftext|>", "<|endoftext|>"),
+    "Qwen2Tokenizer": (None, "<|endoftext|>"),
+    "LlamaTokenizer": ("<s>", "</s>"),
+    "CodeLlamaTokenizer": ("<s>", "</s>"),
+    "GemmaTokenizer": ("<bos>", "<eos>"),
+}
+CLASS_OF_MODEL = {
+    "gpt2": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
+    **dict.fromkeys(["llama", "mistral", "mixtral", "phi3"], "LlamaTokenizer"),
+    **dict.fromkeys(["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"], "Qwen2Tokenizer"),
+    **dict.fromkeys(["gemma", "gemma2", "gemma3_text"], "GemmaTokenizer"),
+}
 
 
 class Refused(Exception):
@@ -54,10 +74,44 @@ class GenerationTag(jinja2.ext.Extension):
     def parse(self, parser):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
 
     def mark(self, caller):
         return BEGIN + caller() + END
+
+
+def defined_if(test, value):
+    """The variables that are defined if the expression `test` is `value` (true or false)."""
+    if isinstance(test, nodes.Not):
+        return defined_if(test.node, not value)
+    if isinstance(test, (nodes.And, nodes.Or)):
+        left, right = defined_if(test.left, value), defined_if(test.right, value)
+        return left | right if isinstance(test, nodes.And) == value else left & right
+    if isinstance(test, nodes.Test) and test.name in ("defined", "undefined"):
+        test, value = test.node, (test.name == "defined") == value
+    return {test.name} if isinstance(test, nodes.Name) and value else set()
+
+
+def unguarded(node, names, tested=False):
+    """The undefined variables of `names` that `node` uses other than in tests. tested: `node` itself is only tested."""
+    if isinstance(node, nodes.Name):
+        return set() if tested else {node.name} & names
+    if isinstance(node, (nodes.And, nodes.Or)):
+        right = names - defined_if(node.left, isinstance(node, nodes.And))
+        return unguarded(node.left, names, True) | unguarded(node.right, right, tested)
+    if isinstance(node, (nodes.If, nodes.CondExpr)):
+        statement = isinstance(node, nodes.If)
+        used, left = set(), names
+        for case in [node, *node.elif_] if statement else [node]:
+            used |= unguarded(case.test, left, True)
+            for part in case.body if statement else [case.expr1]:
+                used |= unguarded(part, left - defined_if(case.test, True), tested)
+            left = left - defined_if(case.test, False)
+        other = node.else_ if statement else [node.expr2]
+        return used.union(*(unguarded(part, left, tested) for part in other if part))
+    default = node.node if isinstance(node, nodes.Filter) and node.name in ("default", "d") else None
+    tests = isinstance(node, (nodes.Not, nodes.Test, nodes.Compare, nodes.Operand))
+    return set().union(*(unguarded(n, names, tests or n is default) for n in node.iter_child_nodes()))
 
 
 class Template:
@@ -74,11 +128,23 @@ class Template:
         environment.globals["raise_exception"] = self.refuse
         environment.globals["strftime_now"] = date.strftime
         self.template = environment.from_string(text)
+        self.tree = environment.parse(text)
         self.marks = re.search(r"{%[-+]?\s*generation\s*[-+]?%}", text) is not None
 
     @staticmethod
     def refuse(message):
         raise jinja2.exceptions.TemplateError(message)
+
+    def require_tokens(self, variables, folder):
+        """Rejects a template that uses a token without a value, such as eos_token: Jinja would render it as nothing."""
+        names = {name for name in jinja2.meta.find_undeclared_variables(self.tree) if name.endswith("_token")}
+        stored = {name.name for name in self.tree.find_all(nodes.Name) if name.ctx != "load"}
+        missing = unguarded(self.tree, names - stored - self.tokens.keys() - variables.keys())
+        if missing:
+            raise Refused(
+                f"it uses {min(missing)}, which {folder / 'tokenizer_config.json'} does not define; "
+                f"add it there, or render it as nothing with --set {min(missing)}="
+            )
 
     def knows(self, field):
         return field in self.text
@@ -296,23 +362,30 @@ def find_template(folder, name):
 
 def special_tokens(folder):
     """Named tokens for the template (bos_token, ...), and the texts of all special tokens, longest first."""
-    tokens, specials = {}, set()
-    path = folder / "tokenizer_config.json"
-    config = read_json(path) if path.is_file() else {}
-    extra = folder / "special_tokens_map.json"
-    for source in (read_json(extra) if extra.is_file() else {}, config):
-        for name, value in source.items():
-            value = value.get("content") if isinstance(value, dict) else value
-            if name.endswith("_token") and isinstance(value, str):
-                tokens[name] = value
-            if name == "additional_special_tokens" and isinstance(value, list):
-                specials.update(item["content"] if isinstance(item, dict) else item for item in value)
-    added = list(config.get("added_tokens_decoder", {}).values())
-    path = folder / "tokenizer.json"
-    if path.is_file():
-        added += read_json(path).get("added_tokens", [])
+
+    def read(name):
+        return read_json(folder / name) if (folder / name).is_file() else {}
+
+    def content(token):
+        return token.get("content") if isinstance(token, dict) else token
+
+    config = read("tokenizer_config.json")
+    kind = config.get("tokenizer_class") or CLASS_OF_MODEL.get(read("config.json").get("model_type"), "")
+    tokens = dict(zip(("bos_token", "eos_token"), CLASS_TOKENS.get(kind.removesuffix("Fast"), ())))
+    specials, table = set(), config.get("added_tokens_decoder")
+    # As in transformers, the older file is not read if there is a table; otherwise it takes precedence.
+    for source in [config] if table is not None else [config, read("special_tokens_map.json")]:
+        tokens.update({name: content(value) for name, value in source.items() if name.endswith("_token")})
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            more = source.get(key) or []
+            if isinstance(more, dict):
+                tokens.update({name: content(value) for name, value in more.items()})
+            else:
+                specials.update(map(content, more))
+    tokens = {name: value for name, value in tokens.items() if value and isinstance(value, str)}
+    added = [*(table or {}).values(), *read("tokenizer.json").get("added_tokens", [])]
     specials.update(token["content"] for token in added if token.get("special"))
-    return tokens, sorted((specials | set(tokens.values())) - {""}, key=len, reverse=True)
+    return tokens, sorted((specials | set(tokens.values())) - {"", None}, key=len, reverse=True)
 
 
 def records(path):
@@ -378,7 +451,8 @@ def main():
         if arguments.date:
             now = datetime.datetime.combine(arguments.date, datetime.time())
         renderer = Renderer(Template(text, tokens, now), specials, arguments)
-    except (OSError, jinja2.exceptions.TemplateError) as error:
+        renderer.template.require_tokens(dict(arguments.variables), folder)
+    except (OSError, jinja2.exceptions.TemplateError, Refused) as error:
         fail(f"{arguments.template or folder}: the chat template: {error}")
     out = open(arguments.out, "w", encoding="utf-8") if arguments.out else sys.stdout
     written = bad = 0

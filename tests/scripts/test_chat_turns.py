@@ -106,6 +106,23 @@ class ChatTurns(InFolder):
             self.turns(dated, "--date", "2024-05-06")[0]["without_system"]["only"][0]["text"][:11], "06 May 2024"
         )
 
+    def test_tokens_of_the_tokenizer_class(self):
+        template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+        self.write("chat_template.jinja", template)
+        self.write("config.json", {"model_type": "gpt2"})
+        command = [sys.executable, str(SCRIPT), str(self.folder)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        value = json.loads((self.folder / "chat_turns.json").read_text(encoding="utf-8"))
+        self.assertEqual((value["end"], value["tokens"]), ("<|endoftext|>", ["<|endoftext|>"]))
+        (self.folder / "chat_turns.json").unlink()
+        (self.folder / "config.json").unlink()
+        result = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        self.assertIn("it uses eos_token, which", result.stderr)
+        self.assertIn("--set eos_token=", result.stderr)
+        self.assertFalse((self.folder / "chat_turns.json").exists())
+
     def test_refusals(self):
         self.refused("has no chat template", None)
         self.refused("it writes today's date; set the date", "{{ strftime_now('%Y') }}" + CHATML)

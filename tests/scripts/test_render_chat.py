@@ -1,6 +1,7 @@
 """Tests of scripts/render_chat.py: agreement with transformers (scripts/make_chat_fixtures.py), and all errors."""
 
 import json
+import shutil
 import subprocess
 import sys
 import unittest
@@ -116,6 +117,106 @@ class RenderChat(InFolder):
         self.assertIn("tool_use; choose one with --template-name", answer(tokenizer_config__json=json.dumps(several)).stderr)
         jinja = "2{% for m in messages %}{{ m.content }}{% endfor %}"
         self.assertIn('{"text": "2", "loss": 0}', answer(chat_template__jinja=jinja).stdout)
+
+    def with_tokenizer(self, template, files, *options):
+        """Runs the script with a tokenizer that consists of `files`: {name: JSON value}."""
+        folder = self.folder / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, value in files.items():
+            self.write(f"model/{name}.json", value)
+        folder.mkdir(exist_ok=True)
+        return self.run_script(template, [{"messages": [USER, ANSWER]}], *options, tokenizer=folder)
+
+    def test_special_tokens_as_in_transformers(self):
+        llama, table = {"tokenizer_class": "LlamaTokenizerFast"}, {"0": {"content": "<a>", "special": True}}
+        one, two = {"eos_token": "<1>"}, {"eos_token": {"content": "<2>"}}
+        cases = [
+            # The defaults of the class, which config.json names if tokenizer_config.json does not.
+            ("<|endoftext|>Who?|I.<|endoftext|>", {"tokenizer_config": {}, "config": {"model_type": "gpt2"}}),
+            ("Who?|I.<|endoftext|>", {"tokenizer_config": {"tokenizer_class": "Qwen2TokenizerFast"}}),
+            ("<s>Who?|I.</s>", {"tokenizer_config": llama, "config": {"model_type": "gpt2"}}),
+            ("<s>Who?|I.<1>", {"tokenizer_config": {**llama, **one}}),
+            ("<bos>Who?|I.<eos>", {"config": {"model_type": "gemma3_text"}}),
+            ("Who?|I.</s>", {"tokenizer_config": {**llama, "bos_token": None}}),
+            # special_tokens_map.json takes precedence, unless there is a table of added tokens.
+            ("Who?|I.<2>", {"tokenizer_config": one, "special_tokens_map": two}),
+            ("Who?|I.<1>", {"tokenizer_config": {**one, "added_tokens_decoder": {}}, "special_tokens_map": two}),
+            ("Who?|I.<1>", {"tokenizer_config": {**one, "added_tokens_decoder": table}, "special_tokens_map": two}),
+        ]
+        template = (
+            "{% if bos_token %}{{ bos_token }}{% endif %}{% for m in messages %}{{ m.content }}"
+            "{% if m.role == 'user' %}|{% else %}{{ eos_token }}{% endif %}{% endfor %}"
+        )
+        for text, files in cases:
+            with self.subTest(files=files):
+                result = self.with_tokenizer(template, files)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                segments = json.loads(result.stdout)["segments"]
+                self.assertEqual("".join(s["text"] for s in segments), text)
+                # The token after the reply is in the loss.
+                self.assertEqual([s["text"] for s in segments if s["loss"]], [text[text.index("I.") :]])
+
+    def test_extra_special_tokens(self):
+        config = {"extra_special_tokens": {"foo_token": "<foo>", "bar": {"content": "<bar>"}}}
+        template = "{{ foo_token }}{% for m in messages %}{{ m.content }}{{ bar }}{% endfor %}"
+        result = self.with_tokenizer(template, {"tokenizer_config": config})
+        self.assertEqual(
+            json.loads(result.stdout)["segments"],
+            [{"text": "<foo>Who?<bar>", "loss": 0}, {"text": "I.<bar>", "loss": 1}],
+        )
+        for listed in ({"a": "Who?"}, ["Who?"]):
+            result = self.with_tokenizer("chatml", {"tokenizer_config": {"extra_special_tokens": listed}})
+            self.assertIn("a text contains `Who?`, which would become that token", result.stderr)
+
+    def test_undefined_tokens_are_refused(self):
+        messages = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        files = {"tokenizer_config": {"eos_token": None}}
+        uses = [
+            "{{ eos_token }}",
+            "{{ 'x' ~ eos_token }}",
+            "{% set end = eos_token %}{{ end }}",
+            "{% if eos_token %}a{% endif %}{{ eos_token }}",
+            "{% if eos_token is not none %}{{ eos_token }}{% endif %}",
+            "{% if eos_token is undefined %}{{ eos_token }}{% endif %}",
+            "{% if eos_token or messages %}{{ eos_token }}{% endif %}",
+            "{{ x | default(eos_token) }}",
+            "{{ x or eos_token }}",
+            "{% if messages | length > 9 %}{{ eos_token }}{% endif %}",
+        ]
+        for use in uses:
+            with self.subTest(use=use):
+                result = self.with_tokenizer(messages + use, files, "--skip-bad-lines")
+                self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+                self.assertEqual(result.stdout, "")
+                self.assertIn(
+                    f"the chat template: it uses eos_token, which {self.folder}/model/tokenizer_config.json does not "
+                    "define; add it there, or render it as nothing with --set eos_token=",
+                    result.stderr,
+                )
+        result = self.with_tokenizer(messages + uses[0], files, "--set", "eos_token=")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_undefined_tokens_that_are_only_tested(self):
+        messages = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        tests = [
+            "{% if bos_token %}{{ bos_token }}{% endif %}",
+            "{% if bos_token is defined %}{{ bos_token }}{% endif %}",
+            "{% if bos_token is defined and bos_token is not none %}{{ bos_token }}{% endif %}",
+            "{% if x and (bos_token is string or bos_token == 'a') %}{% endif %}",
+            "{% if bos_token is not defined %}{% else %}{{ bos_token }}{% endif %}",
+            "{% if not bos_token %}{% elif x %}{{ bos_token }}{% else %}{{ bos_token }}{% endif %}",
+            "{% if x %}{% elif bos_token %}{{ bos_token }}{% endif %}",
+            "{{ bos_token if bos_token else '' }}{{ bos_token if bos_token is defined }}",
+            "{{ bos_token or '' }}{{ bos_token and bos_token + 'x' }}{{ not bos_token or bos_token }}",
+            "{{ bos_token | default('') }}",
+            "{% if bos_token is not defined %}{% set bos_token = '' %}{% endif %}{{ bos_token }}",
+            "{% macro write(bos_token) %}{{ bos_token }}{% endmacro %}{{ write('') }}",
+            "{% for bos_token in [''] %}{{ bos_token }}{% endfor %}",
+        ]
+        for test in tests:
+            with self.subTest(test=test):
+                result = self.with_tokenizer(test + messages, {})
+                self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_refusals(self):
         self.refused("message 0 has a part of type `image`", "chatml", [{"role": "user", "content": [{"type": "image"}]}])

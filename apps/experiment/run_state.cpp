@@ -1,5 +1,7 @@
 #include "experiment/run_state.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -33,6 +35,21 @@ config::Config stored_config(const fs::path& path, const std::string& text) {
   } catch (const UserError& error) {
     user_error("{}: {}; or set another directory", path.string(), error.what());
   }
+}
+
+// The checkpoint from which a run starts is not in its config.
+void check_start(const Run& run) {
+  const nlohmann::json record = try_parse_json(read_file(run.folder / "state.json").text);
+  if (!record.is_object() || !record.contains("parent")) return;
+  const auto start_of = [](const std::string& parent, int64_t step) {
+    return parent.empty() ? "with new weights" : fmt::format("from step {} of {}", step, parent);
+  };
+  const std::string before = start_of(printable(record.value("parent", "")),
+                                      record.value("parent_step", int64_t{0})),
+                    now = start_of(run.parent, run.parent_step);
+  if (before != now)
+    user_error("{}: started {}, is to start {}; set another directory, or delete this folder",
+               run.folder.string(), before, now);
 }
 
 }  // namespace
@@ -73,9 +90,14 @@ RunState read_state(const Run& run) {
 }
 
 void write_state(const Run& run, const RunState& state) {
-  nlohmann::json record = {{"state", to_string(state.stage)}, {"attempts", state.attempts},
-                           {"exit_code", state.exit_code},    {"seconds", state.seconds},
-                           {"process", state.process},        {"reason", state.reason}};
+  nlohmann::json record = {{"state", to_string(state.stage)},
+                           {"attempts", state.attempts},
+                           {"exit_code", state.exit_code},
+                           {"seconds", state.seconds},
+                           {"process", state.process},
+                           {"reason", state.reason},
+                           {"parent", run.parent},
+                           {"parent_step", run.parent_step}};
   if (!state.evaluation.request.empty())
     record["evaluation"] = {{"state", to_string(state.evaluation.stage)},
                             {"request", state.evaluation.request},
@@ -118,6 +140,7 @@ void prepare_folder(const Run& run) {
   fs::create_directories(run.folder, error);
   if (error)
     user_error("{}: {}; choose a directory that can be written", run.folder.string(), error.message());
+  check_start(run);
   const fs::path path = run.folder / "config.yaml";
   const std::string text = config::to_yaml(run.config);
   if (!fs::exists(path)) return write_whole(path, text);

@@ -86,6 +86,15 @@ TEST_F(TeExperiment, BranchesStartFromAnotherVariantsCheckpoint) {
             std::vector<std::string>(branch.begin() + 1, branch.end()));
   EXPECT_NE(losses(log("fp8_seed1")).at(12), branch.at(4)) << "without the decay";
 
+  std::string later = text;
+  later.replace(later.find("step: 8}, overrides"), 7, "step: 4");
+  write_file(folder_ / "tiny.yaml", later);
+  const Result moved = run(folder_ / "tiny.yaml");
+  EXPECT_EQ(moved.code, 2) << moved.out;
+  TE_EXPECT_CONTAINS(moved.error,
+                     "bf16_12_seed1: started from step 8 of bf16_seed1, is to start from step 4");
+  write_file(folder_ / "tiny.yaml", text);
+
   // Without the parent's checkpoint a branch that has not run fails, and says why.
   std::filesystem::remove_all(folder_ / "out/fp8_12_seed2");
   std::filesystem::remove_all(folder_ / "out/fp8_seed2/checkpoints/step_00000008");

@@ -32,7 +32,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
                                         te::generate::add_evaluate(app), te::generate::add_divergence(app),
                                         te::generate::add_logits(app)};
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
-  te::init_log(world.leader() ? te::LogLevel::warning : te::LogLevel::error);
+  te::init_log(world.leader() ? te::LogLevel::warning : te::LogLevel::error, te::LogStream::error);
   for (const te::apps::Command& command : commands)
     if (command.chosen()) return command.run(world);
   return generate.run(world);

@@ -67,12 +67,14 @@ LogLevel log_level(std::string_view name) {
   return name == "warning" ? LogLevel::warning : LogLevel::info;
 }
 
-void init_log(LogLevel level) {
+void init_log(LogLevel level, LogStream stream) {
   const Terminal terminal = console_terminal();
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<Message>('*', terminal);
   formatter->set_pattern(terminal.columns >= kWideColumns ? "[%Y-%m-%d %H:%M:%S] %*" : "[%H:%M:%S] %*");
-  auto logger = std::make_shared<spdlog::logger>("te", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  spdlog::sink_ptr sink = std::make_shared<spdlog::sinks::stdout_sink_mt>();
+  if (stream == LogStream::error) sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  auto logger = std::make_shared<spdlog::logger>("te", std::move(sink));
   logger->set_formatter(std::move(formatter));
   logger->set_level(spdlog_level(level));
   logger->flush_on(spdlog::level::info);

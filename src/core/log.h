@@ -1,4 +1,4 @@
-// The program's log: lines on stdout in one format. A line begins with the time. Warnings and errors are marked as
+// The program's log: lines in one format. A line begins with the time. Warnings and errors are marked as
 // such, on a terminal also by color. Only log.cpp includes spdlog, whose calls would take a second to compile in each
 // source.
 #pragma once
@@ -13,13 +13,15 @@
 namespace te {
 
 enum class LogLevel : uint8_t { info, warning, error };
+/// Standard output, or standard error for programs whose output is a result.
+enum class LogStream : uint8_t { output, error };
 
 /// The level of "info", "warning" or "error".
 LogLevel log_level(std::string_view name);
 
 /// Sets format and least level of the log for the current terminal. With at least kWideColumns columns each line has
 /// the date and the time; otherwise only the time, and the heading of a console table has the date.
-void init_log(LogLevel level = LogLevel::info);
+void init_log(LogLevel level = LogLevel::info, LogStream stream = LogStream::output);
 
 /// Prints a message of one or more lines.
 void log_message(LogLevel level, std::string_view message);

@@ -68,6 +68,17 @@ TEST_F(TeGenerate, EverySourceOfAPromptGivesTheSameText) {
             "==> prompt 1 <==\n" + first.out + "\n==> prompt 2 <==\n" + first.out);
 }
 
+TEST_F(TeGenerate, WarningsAreNotInTheText) {
+  const Result quiet = generate("--prompt 'the small ' --max-tokens 4");
+  const std::string latest = checkpoints() + "/latest", before = read_file(latest);
+  write_file(latest, "step_00000099\n");
+  const Result warned = generate("--prompt 'the small ' --max-tokens 4");
+  write_file(latest, before);
+  EXPECT_EQ(warned.out, quiet.out);
+  TE_EXPECT_CONTAINS(warned.error, "warning: ");
+  TE_EXPECT_CONTAINS(warned.error, "the newest complete checkpoint");
+}
+
 // Prompts of different lengths as lines of JSON: each has the text that it has alone, although the slots of the batch
 // are reused.
 TEST_F(TeGenerate, PromptsAndResultsAsJsonLines) {

@@ -19,6 +19,7 @@ struct Validation {
     bool operator==(const Best&) const = default;
   };
   std::string set;               ///< the validation set of the losses; empty before the first evaluation
+  std::string samples;           ///< which samples of which data; empty if unknown
   std::optional<double> lowest;  ///< loss of the last improvement; empty before the first one
   int64_t without_gain = 0;      ///< evaluations since the last improvement
   std::vector<Best> best;        ///< checkpoints, lowest loss first

@@ -29,6 +29,7 @@ double loss_of(const JsonNode& node) {
 
 Json to_json(const Validation& validation) {
   Json json = {{"set", validation.set}, {"without_gain", validation.without_gain}};
+  if (!validation.samples.empty()) json["samples"] = validation.samples;
   if (validation.lowest) json["lowest"] = *validation.lowest;
   Json& best = json["best"] = Json::array();
   for (const Validation::Best& item : validation.best)
@@ -38,6 +39,7 @@ Json to_json(const Validation& validation) {
 
 void read(const JsonNode& node, Validation& validation) {
   validation.set = node.at("set").text();
+  if (node.has("samples")) validation.samples = node.at("samples").text();
   validation.without_gain = node.at("without_gain").count();
   if (node.has("lowest")) validation.lowest = node.at("lowest").number();
   validation.best = node.at("best").list([](const JsonNode& item) -> Validation::Best {

@@ -8,6 +8,7 @@
 
 #include "checkpoint/folder.h"
 #include "core/log.h"
+#include "train/batches.h"
 
 namespace te::train {
 
@@ -19,17 +20,43 @@ std::optional<double> deciding_loss(const std::string& set, const std::vector<Se
   return std::nullopt;
 }
 
+std::string deciding_samples(const config::Config& config, const std::vector<checkpoint::Dataset>& datasets) {
+  const config::DataConfig& data = config.data;
+  if (data.valid.empty()) return "";
+  std::string text =
+      fmt::format("{} of {} tokens", config.training.eval_microbatches * config.training.micro_batch_size,
+                  config.model.seq_length);
+  if (data.document_mask) text += ", document_mask";
+  if (data.eod_mask_loss) text += ", eod_mask_loss";
+  if (data.overlong == config::Overlong::drop) text += ", without overlong ones";
+  for (const config::DataSource& source : data.valid.front().sources)
+    text += fmt::format(", {}", source.weight);
+  for (const checkpoint::Dataset& dataset : datasets)
+    if (dataset.key == key_of(data.valid.front())) text += fmt::format(", xxh3:{:016x}", dataset.hash);
+  return text;
+}
+
 BestCheckpoints::BestCheckpoints(const config::Config& config)
     : set_(config.data.deciding_set()),
       directory_(config.checkpoint.directory),
       keep_(config.checkpoint.keep_best),
       patience_(config.training.early_stopping_patience) {}
 
-void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
+void BestCheckpoints::resume(Validation& state, const std::string& samples, parallel::World& world) {
+  samples_ = world.broadcast_string(samples);
+  restore(state, world);
+}
+
+void BestCheckpoints::restore(Validation& state, parallel::World& world) const {
   if (!state.set.empty() && state.set != set_) {
     log_warning(
         "the best losses so far are of validation set {}; best losses of {}, the first of data.valid, start",
         state.set, set_.empty() ? "no set" : set_);
+    state = {};
+  } else if (!state.samples.empty() && state.samples != samples_) {
+    log_warning(
+        "the best losses so far are of other samples of data.valid ({}; now {}); best losses start anew",
+        state.samples, samples_);
     state = {};
   }
   // Only one rank checks, so that all ranks get the same answer.
@@ -55,6 +82,7 @@ void BestCheckpoints::resume(Validation& state, parallel::World& world) const {
 
 void BestCheckpoints::evaluated(Validation& state, double loss) const {
   state.set = set_;
+  state.samples = samples_;
   const bool gain = std::isfinite(loss) && (!state.lowest || loss < *state.lowest);
   if (gain) state.lowest = loss;
   state.without_gain = gain ? 0 : state.without_gain + 1;

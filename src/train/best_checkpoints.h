@@ -17,13 +17,19 @@ namespace te::train {
 /// The loss of `set` (DataConfig::deciding_set()); empty if that set was not evaluated.
 std::optional<double> deciding_loss(const std::string& set, const std::vector<SetLoss>& losses);
 
+/// Says which samples of which data give the deciding loss; losses of other samples are not comparable. `datasets`: of
+/// the run. Empty without validation.
+std::string deciding_samples(const config::Config& config, const std::vector<checkpoint::Dataset>& datasets);
+
 class BestCheckpoints {
  public:
   explicit BestCheckpoints(const config::Config& config);
 
-  /// Call before the first step. Resets the loaded state if it belongs to another validation set, lists best
-  /// checkpoints that no longer exist, or lists more than keep_best. Collective.
-  void resume(checkpoint::Validation& state, parallel::World& world) const;
+  /// Call before the first step. Resets the loaded state if it belongs to other validation samples, and drops best
+  /// checkpoints that no longer exist or exceed keep_best. `samples`: deciding_samples() on rank 0. Collective.
+  void resume(checkpoint::Validation& state, const std::string& samples, parallel::World& world);
+  /// Likewise after a return to an earlier state of this run.
+  void restore(checkpoint::Validation& state, parallel::World& world) const;
 
   /// Records the loss of an evaluation. A loss that is not finite is not an improvement.
   void evaluated(checkpoint::Validation& state, double loss) const;
@@ -39,7 +45,7 @@ class BestCheckpoints {
   std::string describe(const checkpoint::Validation& state) const;
 
  private:
-  std::string set_, directory_;
+  std::string set_, samples_, directory_;
   int64_t keep_, patience_;
 };
 

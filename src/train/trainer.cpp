@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "train/data_check.h"
 #include "train/kept_tokenizer.h"
+#include "train/loss_spikes.h"
 #include "train/measured_rates.h"
 #include "train/memory_check.h"
 #include "train/state_copy.h"
@@ -102,7 +103,6 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
     folder_->warn_of_later_checkpoints(start.progress.step, options.keep);
     if (record) record();
   });
-  best_checkpoints_.resume(start.progress.validation, world_);
 }
 
 // The leader writes the metrics that need the rates. Measuring needs memory, so it precedes the allocation.
@@ -132,6 +132,14 @@ void Trainer::allocate() {
              human_bytes(plan().total_host_bytes()), now_seconds() - before);
 }
 
+// As the loop that took the last step judged.
+Outcome Trainer::end_of(checkpoint::Progress& progress) const {
+  const LossSpikes spikes(config_, progress.spikes);
+  if (!spikes.probably_diverged()) return Outcome::finished;
+  log_warning("the last {} steps had a loss spike: the run has probably diverged", spikes.consecutive());
+  return Outcome::diverged;
+}
+
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
   lock_folders();
@@ -152,19 +160,20 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
     if (world_.leader() && !start.checkpoint.empty())
       check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check);
   });
+  best_checkpoints_.resume(start.progress.validation, deciding_samples(config_, datasets_), world_);
   const checkpoint::Progress& progress = start.progress;
   checkpoint_manager_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);
   if (progress.step >= config_.training.train_steps) {
     log_info("nothing to do: the checkpoint is at step {} of {}", progress.step,
              config_.training.train_steps);
-    return Outcome::finished;
+    return end_of(start.progress);
   }
   if (best_checkpoints_.exhausted(progress.validation)) {
     log_info(
         "nothing to do: the run stopped early after step {}: {}; increase training.early_stopping_patience "
         "to continue",
         progress.step, best_checkpoints_.describe(progress.validation));
-    return Outcome::finished;
+    return end_of(start.progress);
   }
   prepare_folders(start, record);
   return TrainingLoop({.config = config_,

@@ -40,6 +40,8 @@ class Trainer {
 
   const MemoryPlan& plan() const { return runner_.plan(); }
   model::ModelStage& model() { return runner_.model(); }
+  /// Known once run() calls `record`, on rank 0.
+  const std::vector<checkpoint::Dataset>& datasets() const { return datasets_; }
 
   /// Opens the data, allocates, initializes or resumes, and trains as TrainingLoop::run() describes. Calls `record`
   /// once the folders are locked for this run.
@@ -53,6 +55,8 @@ class Trainer {
   void allocate();
   std::unique_ptr<checkpoint::Saver> make_saver();
   void prepare_folders(StartPoint& start, const std::function<void()>& record);
+  /// Of a run that has no step left.
+  Outcome end_of(checkpoint::Progress& progress) const;
   bool saves_periodically() const {
     return config_.checkpoint.save_every > 0 || config_.checkpoint.keep_best > 0;
   }

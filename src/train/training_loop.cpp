@@ -368,7 +368,7 @@ void TrainingLoop::restore_progress(const checkpoint::Progress& progress) {
   progress_.faults.skipped_total = undone.faults.skipped_total;
   progress_.faults.rollbacks = undone.faults.rollbacks;
   progress_.loss_scale = scaler_.start(progress.loss_scale);
-  best_checkpoints_.resume(progress_.validation, world_);
+  best_checkpoints_.restore(progress_.validation, world_);
   if (sources_) sources_->clear();
   world_.run_collectively([&] {
     if (world_.leader()) folder_->truncate_logs(progress_.step);

@@ -136,6 +136,10 @@ TEST_F(Evaluation, RunWithoutImprovementStops) {
   TE_EXPECT_CONTAINS(again.out, "nothing to do: the run stopped early after step 6");
   run("a", common + Overrides{"checkpoint.resume=auto", "training.early_stopping_patience=3"});
   EXPECT_EQ(folder_.csv("a").size(), 8u);
+  // Losses of other samples are not compared with those so far.
+  const Result other = run("a", common + Overrides{"checkpoint.resume=auto", "training.eval_microbatches=1"});
+  TE_EXPECT_CONTAINS(other.out, "the best losses so far are of other samples of data.valid");
+  EXPECT_GT(folder_.csv("a").size(), 8u);
 }
 
 // The mean over no tokens must not be 0, which would be the best loss.

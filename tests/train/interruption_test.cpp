@@ -161,6 +161,12 @@ TEST_F(Interruption, FiniteDivergenceIsDetected) {
   TE_EXPECT_CONTAINS(result.out, "loss spike in step ");
   TE_EXPECT_CONTAINS(result.out, "is above 11.0982 (");
   TE_EXPECT_CONTAINS(result.out, " steps had a loss spike");
+  const Result again =
+      folder_.run("a", {"optimizer.lr=30", "optimizer.decay=constant", "training.train_steps=8",
+                        "checkpoint.save_every=1", "checkpoint.resume=auto"});
+  EXPECT_EQ(again.code, 3);
+  TE_EXPECT_CONTAINS(again.out, "nothing to do");
+  TE_EXPECT_CONTAINS(again.out, "the run has probably diverged");
   const Result silent =
       folder_.run("b", {"optimizer.lr=30", "optimizer.decay=constant", "training.loss_spikes=off"});
   EXPECT_EQ(silent.out.find("spike in step"), std::string::npos);

@@ -119,6 +119,10 @@ def compare_arms(baseline, arm, tolerance):
         measures[-1].why = (
             f"{lost} of its {runs} a validation loss that is not finite, later than those compared: {measures[-1].why}"
         )
+    if changed := changed_data(*sides):
+        for found in measures:
+            found.verdict = INCONCLUSIVE
+            found.why = f"no verdict: {', '.join(changed)} had other content in some of the runs; {found.why}"
     return Comparison(
         baseline, arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )
@@ -186,6 +190,17 @@ def lost_validations(baseline, runs):
         return (at > common) & (at <= end) & ~np.isin(at, of_baseline)
 
     return sum(bool(is_lost(run.bad_valid).any()) for run in runs)
+
+
+def changed_data(baseline, runs):
+    """The datasets (prefixes) that did not have the same content in all runs. Runs with data of other prefixes, as a
+    comparison of data has them, differ in their configs."""
+    contents = {}
+    for run in (*baseline, *runs):
+        for start in run.record.get("starts", []):
+            for prefix, content in start.get("data", {}).items():
+                contents.setdefault(prefix, set()).add(content)
+    return [prefix for prefix, found in contents.items() if len(found) > 1]
 
 
 def other_validation(baseline, runs):

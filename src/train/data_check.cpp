@@ -31,11 +31,6 @@ void add_datasets(const std::string& key, const std::vector<std::string>& prefix
   }
 }
 
-std::string content_of(const checkpoint::Dataset& dataset) {
-  return fmt::format("{} documents, {} tokens, xxh3:{:016x}", dataset.documents, dataset.tokens,
-                     dataset.hash);
-}
-
 /// The line about a file of a planned run that does not exist on this machine.
 std::string not_checked(const std::string& key, const std::string& path) {
   return fmt::format("warning: {}: {} does not exist on this machine: not checked", key, path);
@@ -56,6 +51,11 @@ void leave_out_missing(const std::string& key, std::vector<config::DataSource>& 
 
 }  // namespace
 
+std::string content_of(const checkpoint::Dataset& dataset) {
+  return fmt::format("{} documents, {} tokens, xxh3:{:016x}", dataset.documents, dataset.tokens,
+                     dataset.hash);
+}
+
 std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int64_t vocab_size,
                                             const std::string& checkpoint_directory) {
   const std::unique_ptr<text::Tokenizer> tokenizer = check_tokenizer(data.tokenizer, checkpoint_directory);
@@ -75,7 +75,15 @@ std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int6
     std::vector<std::string> prefixes, masks;
     for (const config::DataSource& source : sources) prefixes.push_back(source.prefix);
     add_datasets(key, prefixes, data::check_datasets(key, prefixes, check), datasets);
-    if (data.format != config::DataFormat::instruct) return;
+    if (data.format != config::DataFormat::instruct) {
+      for (const std::string& prefix : prefixes)
+        if (data::has_loss_mask(prefix))
+          log_warning(
+              "{}: {} has a loss mask, which data.format: pretrain does not use: all tokens count; set it to "
+              "instruct",
+              key, prefix);
+      return;
+    }
     std::vector<data::DatasetFingerprint> fingerprints;
     for (const std::string& prefix : prefixes) {
       if (!data::has_loss_mask(prefix)) continue;  // validation sets that are not opened may lack one

@@ -11,6 +11,9 @@
 
 namespace te::train {
 
+/// "3 documents, 40 tokens, xxh3:..."
+std::string content_of(const checkpoint::Dataset& dataset);
+
 /// Called on one rank. UserError when data.tokenizer cannot be used (kept_tokenizer.h), or a dataset was made with
 /// another tokenizer (unless data.check is false), has token IDs beyond the vocabulary, or is damaged.
 /// `checkpoint_directory`: where the kept tokenizer is. Returns the datasets as a checkpoint records them.

@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/strings.h"
+#include "train/data_check.h"
 #include "train/run_file.h"
 
 extern "C" char**
@@ -83,7 +84,15 @@ json hosts(const parallel::Placement& placement) {
   return list;
 }
 
-json this_start(const Context& context, const parallel::Placement& placement, const ProgramVersion& program) {
+/// By prefix: reports compare runs only if the same prefix had the same content.
+json contents(const std::vector<checkpoint::Dataset>& datasets) {
+  json found = json::object();
+  for (const checkpoint::Dataset& dataset : datasets) found[dataset.prefix] = content_of(dataset);
+  return found;
+}
+
+json this_start(const Context& context, const parallel::Placement& placement,
+                const std::vector<checkpoint::Dataset>& datasets, const ProgramVersion& program) {
   const DeviceInfo device = context.info();
   size_t ranks = 0;
   for (const parallel::HostPlacement& host : placement) ranks += host.ranks.size();
@@ -101,6 +110,7 @@ json this_start(const Context& context, const parallel::Placement& placement, co
           {"device", device.name},
           {"device_memory_bytes", device.memory_bytes},
           {"driver", first_line("/proc/driver/nvidia/version")},
+          {"data", contents(datasets)},
           {"libraries", loaded_libraries()},
           {"environment", environment()}};
 }
@@ -117,7 +127,7 @@ json earlier_starts(const fs::path& path) {
 
 void write_run_record(const config::Config& config, const Context& context,
                       const parallel::Placement& placement, const MemoryPlan& plan,
-                      const ProgramVersion& program) {
+                      const std::vector<checkpoint::Dataset>& datasets, const ProgramVersion& program) {
   const fs::path folder = config.logging.directory, path = folder / "run.json";
   std::error_code error;
   fs::create_directories(folder, error);
@@ -131,7 +141,7 @@ void write_run_record(const config::Config& config, const Context& context,
       !emulated.empty())
     record["emulated"] = emulated;
   record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
-  record["starts"].push_back(this_start(context, placement, program));
+  record["starts"].push_back(this_start(context, placement, datasets, program));
   write_run_file(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 

@@ -1,9 +1,11 @@
 // run.json: the record of a run. It has the effective config key by key, and for every start the time, program, command
-// line, hosts with their ranks, device, libraries and relevant environment variables.
+// line, hosts with their ranks, device, libraries, relevant environment variables and the content of the datasets.
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "checkpoint/manifest.h"
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
@@ -21,6 +23,6 @@ struct ProgramVersion {
 /// to those already in the file. UserError when the folder cannot be written.
 void write_run_record(const config::Config& config, const Context& context,
                       const parallel::Placement& placement, const MemoryPlan& plan,
-                      const ProgramVersion& program);
+                      const std::vector<checkpoint::Dataset>& datasets, const ProgramVersion& program);
 
 }  // namespace te::train

@@ -226,6 +226,21 @@ class Verdicts(unittest.TestCase):
         longer = arm("x", 3.0, 3.0, **small, model__seq_length="64")
         self.assertIn("model.seq_length", compare_arms(base, longer, Tolerance()).measures[1].why)
 
+    def test_no_verdict_for_changed_data(self):
+        def arm(name, loss, contents):
+            runs = []
+            for seed in (1, 2, 3):
+                runs.append(run_of([loss + seed + seed * 1e-5] * 40, seed))
+                runs[-1].record = {"starts": [{"data": contents}]}
+            return Arm(name, runs)
+
+        base = arm("base", 3.0, {"data/a": "3 documents", "data/b": "4 documents"})
+        equal = compare_arms(base, arm("x", 3.0, {"data/a": "3 documents", "data/c": "9 documents"}), Tolerance())
+        self.assertEqual(equal.verdict, analysis.WITHIN)
+        changed = compare_arms(base, arm("x", 3.0, {"data/a": "5 documents"}), Tolerance())
+        self.assertEqual(changed.verdict, analysis.INCONCLUSIVE)
+        self.assertIn("no verdict: data/a had other content in some of the runs; ", changed.measures[0].why)
+
     def test_largest_excess(self):
         # Two seeds of the baseline differ by at most 0.5; the run is 0.7 above its baseline in one step (window 1).
         first, second = np.full(40, 3.0), np.full(40, 3.0)

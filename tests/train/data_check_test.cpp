@@ -127,6 +127,14 @@ TEST_F(DataCheck, TokenOutOfRangeInTheValidationSetDoes) {
   EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", 3) + "/manifest.json"));
 }
 
+TEST_F(DataCheck, UnusedLossMaskIsReported) {
+  const std::string train = described("masked", documents_, bytes());
+  write_dataset(train + "_mask", Documents(20, std::vector<int32_t>(50, 1)));
+  const Result result = folder_.run("a", {"data.train=" + train, "data.tokenizer=bytes"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "masked has a loss mask, which data.format: pretrain does not use");
+}
+
 TEST_F(DataCheck, RecordOfAnotherDatasetIsIgnored) {
   const std::string train = described("made_again", {{1, 2, 3}}, other());
   const std::string record = testing::read_file(data::dataset_record_path(train));

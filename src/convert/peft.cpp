@@ -1,10 +1,12 @@
 #include "convert/peft.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "checkpoint/folder.h"
@@ -174,6 +176,43 @@ class PeftWeights final : public checkpoint::WeightSource {
   std::map<std::string, Stored, std::less<>> tensors_;
 };
 
+/// Keys that do not change what a trained adapter computes: metadata, settings of training and of initialization (see
+/// check_initialization), and keys that matter only together with one that is refused. Tensors say what is targeted.
+constexpr auto kHarmlessKeys = std::to_array<std::string_view>(
+    {"auto_mapping",  "base_model_name_or_path", "corda_config",   "ensure_weight_tying",
+     "eva_config",    "inference_mode",          "layers_pattern", "loftq_config",
+     "lora_dtype",    "lora_ga_config",          "lorap_emb_lr",   "lorap_lr_ratio",
+     "megatron_core", "merge_weights",           "peft_version",   "qalora_group_size",
+     "revision",      "runtime_config",          "target_modules", "task_type"});
+static_assert(std::ranges::is_sorted(kHarmlessKeys));
+
+/// PEFT initializes a LoRA before it loads the tensors, and all initializations but these change the base weights.
+void check_initialization(const JsonKeys& keys) {
+  constexpr const char* key = "init_lora_weights";
+  if (!keys.has(key)) return;
+  const nlohmann::json& value = keys.object().at(key);
+  if (value.is_boolean() || value == "gaussian" || value == "orthogonal" || value == "eva") return;
+  keys.refuse(key,
+              "is " + printable(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) +
+                  ", must be true, false, \"gaussian\", \"orthogonal\" or \"eva\"",
+              "PEFT changes the base weights for this adapter; save it as a plain LoRA with PEFT's "
+              "save_pretrained(path_initial_model_for_weight_conversion=...), or merge it in PEFT");
+}
+
+/// PEFT does not load the tensors of excluded modules.
+void check_not_excluded(const JsonKeys& keys, const Matrix& matrix) {
+  constexpr const char* key = "exclude_modules";
+  if (!keys.has(key) || keys.object().at(key) == "") return;
+  if (!keys.object().at(key).is_array())
+    keys.refuse(key, "is not a list of modules, which is not supported",
+                "set it to null, because the tensors say which modules have an adapter");
+  const std::string path = "." + matrix.name.substr(0, matrix.name.size() - 1);
+  for (const nlohmann::json& module : keys.object().at(key))
+    if (module.is_string() && path.ends_with("." + module.get<std::string>()))
+      keys.refuse(key, "has " + printable(module.get<std::string>()) + ", but the folder has its adapter",
+                  "set it to null, or remove the adapter's tensors");
+}
+
 // Every key that would change what the adapter computes must have the value that te-train implements.
 config::AdapterConfig read_config(const JsonKeys& keys) {
   const char* remedy = "te-train supports LoRA with one rank and alpha";
@@ -187,6 +226,7 @@ config::AdapterConfig read_config(const JsonKeys& keys) {
                           "alora_invocation_tokens", "trainable_token_indices", "arrow_config", "kasa_config",
                           "velora_config", "monteclora_config", "use_bdlora"})
     if (keys.has(key) && !keys.object().at(key).empty()) keys.refuse(key, "is not supported", remedy);
+  check_initialization(keys);
   config::AdapterConfig adapter;
   adapter.type = config::AdapterType::lora;
   adapter.rank = keys.integer("r");
@@ -305,6 +345,8 @@ Adapter open_peft(const std::filesystem::path& folder, const config::ModelConfig
   const JsonKeys keys = JsonKeys::of_file(folder / kConfig);
   config::AdapterConfig adapter = read_config(keys);
   const FusedTargets fused_targets = FusedTargets::of(keys, adapter, model);
+  keys.given("exclude_modules");  // read for every adapter below
+  keys.refuse_unread(kHarmlessKeys, "remove it if it does not change what the adapter computes");
   const std::string file = (folder / kWeights).string();
   const Matrices matrices(model, folder.string());
   TensorFiles files;
@@ -315,6 +357,7 @@ Adapter open_peft(const std::filesystem::path& folder, const config::ModelConfig
   for (const Matrix& matrix : matrices.all())
     if (files.find(matrix.name + "lora_A.weight") != nullptr ||
         (matrix.of_experts() && fused_targets.has(matrix.id.kind))) {
+      check_not_excluded(keys, matrix);
       targets.insert(matrix.block);
       present.emplace(matrix.id.expert, matrix.block);
     }

@@ -107,6 +107,56 @@ TEST_F(PeftFolder, OtherMethodsAreRefused) {
   open();
 }
 
+// PEFT runs such an initialization again when it loads the adapter, and subtracts the result from the base weights.
+TEST_F(PeftFolder, InitializationsThatChangeTheBaseAreRefused) {
+  for (const char* name : {"pissa", "pissa_niter_16", "olora", "loftq", "corda", "lora_ga"}) {
+    set("init_lora_weights", name);
+    TE_EXPECT_REFUSED(fmt::format("adapter_config.json: init_lora_weights is \"{}\", must be true, false, "
+                                  "\"gaussian\", \"orthogonal\" or \"eva\"; PEFT changes the base weights",
+                                  name),
+                      open());
+  }
+  const std::vector<nlohmann::json> harmless = {true, false, nullptr, "gaussian", "orthogonal", "eva"};
+  for (const nlohmann::json& value : harmless) {
+    set("init_lora_weights", value);
+    open();
+  }
+}
+
+TEST_F(PeftFolder, UnknownKeysAreRefused) {
+  set("future_key", nullptr);
+  open();
+  set("future_key", {{"a", 1}});
+  TE_EXPECT_REFUSED("adapter_config.json: future_key is {\"a\":1}, which te-train does not know; remove it",
+                    open());
+  set("future_key", nullptr);
+  set("megatron_config", {{"num_layers", 2}});
+  TE_EXPECT_REFUSED("adapter_config.json: megatron_config is ", open());
+}
+
+// The tensors say which modules have an adapter; exclude_modules must not contradict them.
+TEST_F(PeftFolder, ExcludedModulesHaveNoAdapter) {
+  set("exclude_modules", {"lm_head", "proj"});
+  open();
+  set("exclude_modules", {"lm_head", "layers.1.mlp.up_proj"});
+  TE_EXPECT_REFUSED("exclude_modules has layers.1.mlp.up_proj, but the folder has its adapter", open());
+  set("exclude_modules", ".*lm_head");
+  TE_EXPECT_REFUSED("exclude_modules is not a list of modules, which is not supported", open());
+}
+
+// The keys that PEFT 0.10 writes, and those of other programs.
+TEST_F(PeftFolder, KeysOfOtherVersionsAreRead) {
+  write_bytes(peft() / "adapter_config.json", R"({
+    "alpha_pattern": {}, "auto_mapping": {"base_model_class": "LlamaForCausalLM", "unsloth_fixed": true},
+    "base_model_name_or_path": "llama", "bias": "none", "fan_in_fan_out": false, "inference_mode": true,
+    "init_lora_weights": true, "layer_replication": null, "layers_pattern": null, "layers_to_transform": null,
+    "loftq_config": {}, "lora_alpha": 12, "lora_dropout": 0.05, "lora_dtype": "float32",
+    "megatron_config": null, "megatron_core": "megatron.core", "modules_to_save": null, "peft_type": "LORA",
+    "r": 8, "rank_pattern": {}, "revision": "main", "target_modules": "all-linear", "task_type": "CAUSAL_LM", "use_dora": false,
+    "use_rslora": false})");
+  open();
+}
+
 // Adapters of fused experts (target_parameters).
 TEST_F(PeftFolder, OtherParametersAndRanksOfExpertsAreRefused) {
   use("peft_experts/all_experts");

@@ -118,6 +118,62 @@ TEST_F(TokenizerFolders, SentencePieceDecodesAddedTokens) {
                      "add the token `<a>`");
 }
 
+// transformers makes the default tokens of a class special if no file names them.
+TEST_F(TokenizerFolders, ClassTokensAreMatched) {
+  const json llama = {{"tokenizer_class", "LlamaTokenizer"}};
+  for (const json& files :
+       {json{{"tokenizer_config.json", llama}}, json{{"config.json", {{"model_type", "llama"}}}}}) {
+    const auto tokenizer = make("plain.model", files);
+    EXPECT_EQ(tokenizer->vocab_size(), 500);
+    const Tokens tokens = encoded(*tokenizer, "<s>the</s> data<unk>");
+    EXPECT_EQ(tokens.front(), 1);
+    EXPECT_EQ(std::ranges::count(tokens, 2), 1);
+    EXPECT_EQ(tokens.back(), 0);
+  }
+  json null = llama;
+  null["eos_token"] = nullptr;
+  EXPECT_EQ(
+      std::ranges::count(encoded(*make("plain.model", {{"tokenizer_config.json", null}}), "the</s> data"), 2),
+      0);
+  // A token that the vocabulary lacks gets no id.
+  EXPECT_EQ(make("gpt2_style.json", {{"tokenizer_config.json", llama}})->find_token("<unk>"), std::nullopt);
+}
+
+// add_prefix_space false: no space is put before a text, and none is dropped at the beginning of decoded text.
+TEST_F(TokenizerFolders, SentencePieceAddsNoSpaceIfToldSo) {
+  for (const char* own : {"plain.model", "sentencepiece.model"}) {
+    const auto with_key = [&](const json& value, const char* name = "LlamaTokenizer") {
+      const json config = {{"tokenizer_class", name}, {"add_prefix_space", value}};
+      return make(own, {{"tokenizer_config.json", config}});
+    };
+    const auto plain = make(own, {}), always = with_key(true), never = with_key(false);
+    const Tokens with_space = encoded(*plain, "the data");
+    EXPECT_EQ(encoded(*always, "the data"), with_space);
+    EXPECT_NE(encoded(*never, "the data"), with_space);
+    EXPECT_EQ(encoded(*never, " the data"), with_space);
+    EXPECT_EQ(never->decode(with_space), " the data");
+    EXPECT_EQ(encoded(*with_key(false, "CodeLlamaTokenizer"), "the data"), with_space);
+  }
+}
+
+// If add_prefix_space contradicts tokenizer.json, tokenizer.model is used, as for LlamaTokenizer in transformers 4.
+TEST_F(TokenizerFolders, PrefixSpaceSelectsTheModel) {
+  const json json_file = parse_json(read_file(kFixtures + "llama2_style.json"));
+  const auto vocab_size = [&](json config) {
+    const json files = {{"tokenizer_config.json", std::move(config)}, {"tokenizer.json", json_file}};
+    return make("plain.model", files)->vocab_size();
+  };
+  EXPECT_EQ(vocab_size({{"tokenizer_class", "LlamaTokenizer"}}), 520);
+  EXPECT_EQ(vocab_size({{"tokenizer_class", "LlamaTokenizer"}, {"add_prefix_space", nullptr}}), 520);
+  EXPECT_EQ(vocab_size({{"tokenizer_class", "LlamaTokenizer"}, {"add_prefix_space", false}}), 500);
+  EXPECT_EQ(vocab_size({{"tokenizer_class", "CodeLlamaTokenizer"}, {"add_prefix_space", false}}), 520);
+  for (const bool legacy : {true, false})  // tokenizer.json has the normalizer Prepend
+    EXPECT_EQ(
+        vocab_size(
+            {{"tokenizer_class", "LlamaTokenizerFast"}, {"add_prefix_space", true}, {"legacy", legacy}}),
+        legacy ? 520 : 500);
+}
+
 // `<s>` is an ordinary token of this vocabulary, as in Qwen's: it begins documents only if a file names it.
 TEST_F(TokenizerFolders, OrdinaryTokensDoNotBeginDocuments) {
   json value = parse_json(read_file(kFixtures + "gpt2_style.json"));

@@ -23,6 +23,7 @@ struct AddedToken {
   bool normalized = true;     ///< matched in the normalized text
   bool special = false;
   bool gets_no_id = false;  ///< must be in the vocabulary or have an id; no new id is assigned
+  bool if_known = false;    ///< skipped if the vocabulary lacks it
 };
 
 /// Finds occurrences of a set of strings: the leftmost match, and the longest of several at the same position.

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "text/tokenizer.h"
 #include "text/tokenizers/byte_tokenizer.h"
 #include "text/tokenizers/sentencepiece_tokenizer.h"
@@ -74,6 +75,49 @@ std::unique_ptr<Tokenizer> make_from_file(const fs::path& file, const std::strin
   user_error("tokenizer {}: unknown kind of file; {}", name, kKinds);
 }
 
+template <class OnStep>
+void for_each_step(const nlohmann::json& step, const OnStep& on_step) {
+  if (!step.is_object()) return;
+  for (const char* list : {"normalizers", "pretokenizers"})
+    if (step.contains(list))
+      for (const nlohmann::json& inner : step.at(list)) for_each_step(inner, on_step);
+  on_step(step);
+}
+
+/// How a tokenizer.json puts a space before a text: "Prepend", the prepend_scheme of Metaspace, "never", or "ByteLevel".
+std::string space_rule(const nlohmann::json& tokenizer) {
+  std::string rule = "never";
+  for (const char* part : {"normalizer", "pre_tokenizer"}) {
+    if (!tokenizer.is_object() || !tokenizer.contains(part)) continue;
+    for_each_step(tokenizer.at(part), [&](const nlohmann::json& step) {
+      const nlohmann::json type = step.value("type", nlohmann::json());
+      if (type == "Prepend" || type == "ByteLevel") rule = type.get<std::string>();
+      if (type != "Metaspace") return;
+      const nlohmann::json scheme = step.value("prepend_scheme", nlohmann::json("always"));
+      if (scheme.is_string() && scheme != "never") rule = scheme.get<std::string>();
+    });
+  }
+  return rule;
+}
+
+/// Whether a folder's add_prefix_space contradicts its tokenizer.json. AutoTokenizer then converts tokenizer.model, as
+/// always if LlamaTokenizer has that key.
+bool needs_model(const fs::path& folder, const std::string& name) {
+  const fs::path file = folder / "tokenizer.json";
+  if (!fs::is_regular_file(file) || !fs::is_regular_file(folder / "tokenizer.model")) return false;
+  const TokenizerSettings settings = read_tokenizer_settings(folder, name);
+  if (settings.tokenizer_class != "LlamaTokenizer" || !settings.add_prefix_space) return false;
+  const std::string where = "tokenizer " + name;
+  const std::string found = space_rule(JsonReader::parse(read_tokenizer_file(file, where), where));
+  const char* wanted = !*settings.add_prefix_space ? "never" : settings.legacy ? "Prepend" : "first";
+  if (found == wanted || found == "ByteLevel") return false;
+  log_warning(
+      "{}: add_prefix_space {} and legacy {} of tokenizer_config.json contradict tokenizer.json; "
+      "tokenizer.model is used, as in transformers 4",
+      where, *settings.add_prefix_space, settings.legacy);
+  return true;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {
@@ -83,6 +127,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {
   if (fs::is_regular_file(status)) return make_from_file(spec, spec);
   if (!fs::is_directory(status)) user_error("tokenizer `{}`: no such file or folder; {}", spec, kKinds);
   const fs::path folder(spec);
+  if (needs_model(folder, spec)) return make_from_file(folder / "tokenizer.model", spec);
   for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"}) {
     if (fs::is_regular_file(folder / name)) return make_from_file(folder / name, spec);
   }

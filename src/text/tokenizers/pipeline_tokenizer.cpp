@@ -112,6 +112,8 @@ int32_t PipelineTokenizer::choose_id(const AddedToken& token, int64_t& next_id,
 void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::string& where) {
   constexpr size_t kMaxNames = size_t{64} << 20;
   added_tokens_ = std::move(added_tokens);
+  std::erase_if(added_tokens_,
+                [&](const AddedToken& token) { return token.if_known && !vocabulary_.find(token.content); });
   added_names_.reserve(added_tokens_.size());
   size_t names_bytes = 0;
   std::string spare;

@@ -12,6 +12,15 @@ namespace te::text {
 
 namespace {
 
+/// ModelProto { normalizer_spec { add_dummy_prefix: false } }. Appended to a serialized model, it replaces the model's
+/// value, because protobuf merges the parts of a message.
+constexpr std::string_view kNoDummyPrefix("\x1a\x02\x18\x00", 4);
+
+/// Whether transformers adds no space before texts although the model does. Its CodeLlamaTokenizer ignores the key.
+bool adds_no_space(const TokenizerSettings& settings) {
+  return !settings.add_prefix_space.value_or(true) && settings.tokenizer_class != "CodeLlamaTokenizer";
+}
+
 std::optional<int32_t> known(int id) {
   if (id < 0) return {};
   return id;
@@ -41,17 +50,18 @@ auto decode_ids(const Processor& processor, const std::vector<int>& ids, std::st
 SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const std::string& name,
                                                const TokenizerSettings& settings)
     : name_(name), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  check(processor_->LoadFromSerializedProto(model), name, "load the model");
+  const std::string adapted = model + (adds_no_space(settings) ? std::string(kNoDummyPrefix) : "");
+  check(processor_->LoadFromSerializedProto(adapted), name, "load the model");
   if (processor_->GetPieceSize() <= 0)
     user_error("tokenizer {}: the SentencePiece model has no pieces", name);
   std::vector<AddedToken> added = merge_added_tokens({}, settings, "tokenizer " + name);
-  if (auto spec = read_sentencepiece_bpe(model, settings.legacy)) {
+  if (auto spec = read_sentencepiece_bpe(adapted, settings.legacy)) {
     spec->added_tokens = std::move(added);
     bpe_ = std::make_unique<PipelineTokenizer>(std::move(*spec), name);
     return;
   }
   for (const AddedToken& token : added) {
-    if (find_token(token.content)) continue;
+    if (token.if_known || find_token(token.content)) continue;
     user_error(
         "tokenizer {}: the files in its folder add the token {}, which is supported for plain BPE models "
         "only; use the tokenizer.json of the same model",

@@ -16,13 +16,13 @@ class SentencePieceProcessor;
 namespace te::text {
 
 /// Encodes like SentencePiece: control symbols such as `</s>` in a text are ordinary text for every SpecialTokens,
-/// unless the files in the model's folder define them as added tokens; user-defined symbols are matched. Every invalid
-/// UTF-8 byte becomes U+FFFD. decode() writes control symbols and added tokens by name; the text after one begins
-/// without a space.
+/// unless the files in the model's folder, or the class that they name, make them special; user-defined symbols are
+/// matched. Every invalid UTF-8 byte becomes U+FFFD. decode() writes control symbols and added tokens by name; the text
+/// after one begins without a space.
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  /// `model`: the file's bytes. UserError "tokenizer NAME: ..." if it is damaged, or if the settings add tokens to a
-  /// model that is not plain BPE.
+  /// `model`: the file's bytes; add_prefix_space false of the settings overrides its add_dummy_prefix. UserError
+  /// "tokenizer NAME: ..." if it is damaged, or if the settings add tokens to a model that is not plain BPE.
   SentencePieceTokenizer(const std::string& model, const std::string& name,
                          const TokenizerSettings& settings = {});
   ~SentencePieceTokenizer() override;

@@ -20,16 +20,24 @@ namespace fs = std::filesystem;
 constexpr std::array<const char*, 7> kNamedTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                      "pad_token", "cls_token", "mask_token"};
 
-/// Classes with a default bos_token or eos_token; other classes have none.
+/// Classes with default special tokens; other classes have none.
 struct ClassTokens {
-  std::string_view name, begin, end;
+  std::string_view name, begin, end, unknown, pad;
+
+  std::string_view of(std::string_view key) const {
+    if (key == "bos_token") return begin;
+    if (key == "eos_token") return end;
+    if (key == "unk_token") return unknown;
+    return key == "pad_token" ? pad : "";
+  }
 };
-constexpr std::array<ClassTokens, 6> kClasses = {{{"GPT2Tokenizer", "<|endoftext|>", "<|endoftext|>"},
-                                                  {"GPTNeoXTokenizer", "<|endoftext|>", "<|endoftext|>"},
-                                                  {"Qwen2Tokenizer", "", "<|endoftext|>"},
-                                                  {"LlamaTokenizer", "<s>", "</s>"},
-                                                  {"CodeLlamaTokenizer", "<s>", "</s>"},
-                                                  {"GemmaTokenizer", "<bos>", "<eos>"}}};
+constexpr std::string_view kEndText = "<|endoftext|>";
+constexpr std::array<ClassTokens, 6> kClasses = {{{"GPT2Tokenizer", kEndText, kEndText, kEndText, ""},
+                                                  {"GPTNeoXTokenizer", kEndText, kEndText, kEndText, ""},
+                                                  {"Qwen2Tokenizer", "", kEndText, kEndText, kEndText},
+                                                  {"LlamaTokenizer", "<s>", "</s>", "<unk>", ""},
+                                                  {"CodeLlamaTokenizer", "<s>", "</s>", "<unk>", ""},
+                                                  {"GemmaTokenizer", "<bos>", "<eos>", "<unk>", "<pad>"}}};
 
 /// The classes of the models that te-convert imports, for folders whose tokenizer_config.json names no class.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kClassOfModel = {
@@ -92,10 +100,11 @@ class SettingsReader {
       result_.named.back().gets_no_id = key == kNamedTokens[0] || key == kNamedTokens[1];
     }
     result_.named.insert(result_.named.end(), more_.begin(), more_.end());
-    finish_added(decoder);
     with("config.json", [&](const JsonReader& json) { choose_class(json); });
     if (const auto at = result_.tokenizer_class.rfind("Fast"); at != std::string::npos)
       result_.tokenizer_class.erase(at);
+    add_class_tokens();
+    finish_added(decoder);
     with("generation_config.json", [&](const JsonReader& json) { read_generation(json); });
     return std::move(result_);
   }
@@ -139,6 +148,15 @@ class SettingsReader {
     const bool known =
         std::ranges::any_of(more_, [&](const AddedToken& other) { return other.content == token.content; });
     if (!known) more_.push_back(token);
+  }
+
+  /// Adds the default tokens of the class, after the tokens that files name: these can get an id.
+  void add_class_tokens() {
+    for (const char* key : kNamedTokens) {
+      const auto token = default_token(result_, key);
+      if (!token || result_.special.contains(key)) continue;
+      result_.named.push_back({.content = *token, .normalized = false, .special = true, .if_known = true});
+    }
   }
 
   void read_decoder(const JsonReader& json) {
@@ -242,7 +260,7 @@ std::vector<AddedToken> merge_added_tokens(std::vector<AddedToken> own, const To
 
 std::optional<std::string> default_token(const TokenizerSettings& settings, const std::string& key) {
   for (const ClassTokens& known : kClasses) {
-    const std::string_view token = key == "bos_token" ? known.begin : known.end;
+    const std::string_view token = known.of(key);
     if (known.name == settings.tokenizer_class && !token.empty()) return std::string(token);
   }
   return {};

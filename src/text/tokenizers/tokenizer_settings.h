@@ -24,9 +24,11 @@ struct TokenizerSettings {
   /// is true, and a tokenizer.json takes precedence.
   std::vector<AddedToken> added;
   bool older_files = false;
-  /// Special tokens without an id, in the order in which the missing ones are added to the vocabulary.
+  /// Special tokens without an id, in the order in which the missing ones are added to the vocabulary; then the
+  /// defaults of the class, which are not added.
   std::vector<AddedToken> named;
-  std::optional<bool> add_prefix_space;   ///< from tokenizer_config.json
+  /// From tokenizer_config.json; nullopt also for null.
+  std::optional<bool> add_prefix_space;
   bool legacy = true;                     ///< from tokenizer_config.json
   std::optional<int64_t> generation_end;  ///< eos_token_id of generation_config.json, the first of a list
 };
@@ -42,7 +44,7 @@ AddedToken read_added_token(const JsonReader& json);
 std::vector<AddedToken> merge_added_tokens(std::vector<AddedToken> own, const TokenizerSettings& settings,
                                            const std::string& where);
 
-/// The default of the tokenizer's class in transformers for `key` (bos_token or eos_token).
+/// The default of the tokenizer's class in transformers for `key` (bos_token, eos_token, unk_token or pad_token).
 std::optional<std::string> default_token(const TokenizerSettings& settings, const std::string& key);
 
 }  // namespace te::text

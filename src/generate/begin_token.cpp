@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "text/tokenizers/tokenizer_settings.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::generate {
@@ -60,6 +61,40 @@ bool template_begins(const text::Tokenizer& tokenizer, const fs::path& file) {
   return !first.empty();
 }
 
+/// add_bos_token of tokenizer_config.json, if it has the key.
+std::optional<bool> stated_begin(const fs::path& file) {
+  if (!fs::is_regular_file(file)) return {};
+  const json config = read_json(file);
+  const auto key = config.is_object() ? config.find("add_bos_token") : config.end();
+  return key != config.end() && key->is_boolean() ? std::optional(key->get<bool>()) : std::nullopt;
+}
+
+/// The default of add_bos_token in the classes of transformers 4 that replace the post_processor of tokenizer.json.
+std::optional<bool> class_begin(const std::string& name) {
+  for (const char* adds : {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"})
+    if (name == adds) return true;
+  return name == "GPTNeoXTokenizer" ? std::optional(false) : std::nullopt;
+}
+
+/// What add_bos_token or its default says; nullopt if the post_processor of tokenizer.json (`json_file`, may be empty)
+/// decides.
+std::optional<bool> configured_begin(const text::Tokenizer& tokenizer, const fs::path& json_file) {
+  const fs::path folder = text::tokenizer_folder(tokenizer.name());
+  const std::string name = text::read_tokenizer_settings(folder.string(), tokenizer.name()).tokenizer_class;
+  const std::optional<bool> stated = stated_begin(folder / "tokenizer_config.json"),
+                            fallback = class_begin(name);
+  const std::optional<bool> adds = stated ? stated : fallback;
+  const bool ignored = !json_file.empty() && !name.empty() && !fallback;
+  if (adds && !json_file.empty() && template_begins(tokenizer, json_file) != *adds)
+    log_warning(
+        "{}: add_bos_token is {}{}, but the post_processor of tokenizer.json says the opposite; the {} is "
+        "used, "
+        "as in transformers 4{}",
+        folder.string(), *adds, stated ? "" : " by default of " + name, ignored ? "latter" : "former",
+        ignored ? "" : "; transformers 5 uses the latter");
+  return ignored ? std::nullopt : adds;
+}
+
 }  // namespace
 
 bool adds_begin_of_document(const text::Tokenizer& tokenizer) {
@@ -69,20 +104,8 @@ bool adds_begin_of_document(const text::Tokenizer& tokenizer) {
   const fs::path json_file = folder ? spec / "tokenizer.json" : spec;
   const bool has_json = fs::is_regular_file(json_file) && json_file.extension() == ".json" &&
                         json_file.filename() != "vocab.json" && json_file.filename() != "encoder.json";
-  const fs::path config_file = text::tokenizer_folder(tokenizer.name()) / "tokenizer_config.json";
-  if (tokenizer.begin_of_document() && fs::is_regular_file(config_file)) {
-    const json config = read_json(config_file);
-    if (config.is_object() && config.contains("add_bos_token") && config["add_bos_token"].is_boolean()) {
-      const bool adds = config["add_bos_token"].get<bool>();
-      if (has_json && template_begins(tokenizer, json_file) != adds)
-        log_warning(
-            "{}: add_bos_token is {}, but the post_processor of tokenizer.json says the opposite; the former "
-            "is "
-            "used, as in transformers 4; transformers 5 uses the latter",
-            config_file.string(), adds);
-      return adds;
-    }
-  }
+  if (tokenizer.begin_of_document() && spec != "bytes")
+    if (const auto adds = configured_begin(tokenizer, has_json ? json_file : fs::path())) return *adds;
   if (has_json) return template_begins(tokenizer, json_file);
   if (!tokenizer.begin_of_document()) return false;
   const bool words = folder && (fs::exists(spec / "vocab.json") || fs::exists(spec / "encoder.json"));

@@ -406,6 +406,41 @@ TEST(BeginToken, FollowsTheTokenizersFiles) {
   TE_EXPECT_CONTAINS(log.text(), "add_bos_token is true, but the post_processor of tokenizer.json says");
 }
 
+// In transformers 4, the tokenizer's class says whether add_bos_token or the post_processor decides.
+TEST(BeginToken, DependsOnTheClass) {
+  const std::string source = TE_SOURCE_DIR "/tests/fixtures/evaluate/llama/tokenizer.json";
+  nlohmann::json tokenizer = parse_json(read_file(source));
+  const nlohmann::json begins = tokenizer["post_processor"];
+  TemporaryFolder folder;
+  const auto adds = [&](const char* name, const nlohmann::json& post_processor, std::optional<bool> key) {
+    tokenizer["post_processor"] = post_processor;
+    write_file(folder / "tokenizer.json", tokenizer.dump());
+    nlohmann::json config = {{"tokenizer_class", name}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+    if (key) config["add_bos_token"] = *key;
+    write_file(folder / "tokenizer_config.json", config.dump());
+    return adds_begin_of_document(*text::make_tokenizer(folder.path()));
+  };
+  const LogCapture log;
+  for (const char* name :
+       {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "GPTNeoXTokenizer"}) {
+    for (const nlohmann::json& processor : {begins, nlohmann::json()}) {
+      EXPECT_EQ(adds(name, processor, {}), std::string(name) != "GPTNeoXTokenizer") << name;
+      EXPECT_TRUE(adds(name, processor, true)) << name;
+      EXPECT_FALSE(adds(name, processor, false)) << name;
+    }
+  }
+  for (const char* name : {"PreTrainedTokenizerFast", "GPT2Tokenizer", "Qwen2Tokenizer"}) {
+    for (const auto& key : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
+      EXPECT_TRUE(adds(name, begins, key)) << name;
+      EXPECT_FALSE(adds(name, nullptr, key)) << name;
+    }
+  }
+  TE_EXPECT_CONTAINS(log.text(),
+                     "add_bos_token is false, but the post_processor of tokenizer.json says the "
+                     "opposite; the latter is used, as in transformers 4");
+  TE_EXPECT_CONTAINS(log.text(), "add_bos_token is true by default of LlamaTokenizer, but");
+}
+
 // A template can start with a token that is not the bos_token, or with one although bos_token is null.
 TEST(BeginToken, TemplatesWithOtherTokensAreRefused) {
   const std::string source = TE_SOURCE_DIR "/tests/fixtures/evaluate/llama/";

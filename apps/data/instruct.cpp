@@ -160,7 +160,7 @@ void instruct(const InstructArguments& arguments) {
   std::optional<MaskedWriter> valid;
   if (arguments.outputs.has_valid()) valid.emplace(arguments.outputs.valid_output, type, tokenizer_record);
 
-  int64_t conversations = 0, without_response = 0, bytes = 0;
+  int64_t conversations = 0, without_response = 0, cut = 0, bytes = 0;
   BadLines bad;
   std::function<void(const std::string&)> on_bad;
   if (arguments.skip_bad_lines) on_bad = [&](const std::string& message) { bad.add(message); };
@@ -176,6 +176,7 @@ void instruct(const InstructArguments& arguments) {
       }
       (arguments.outputs.is_valid_document(conversations) ? *valid : train).add(encoded);
       ++conversations;
+      cut += encoded.cut ? 1 : 0;
     };
     text::read_json_records(path, layout_of(path, arguments.format), on_record, on_bad);
   }
@@ -188,6 +189,7 @@ void instruct(const InstructArguments& arguments) {
   if (valid) valid->finish(arguments.seq_length);
   train.finish(arguments.seq_length);
   if (without_response > 0) fmt::print("{} objects without a response skipped\n", without_response);
+  if (cut > 0) fmt::print("{} conversations cut at an empty response\n", cut);
   bad.print_count();
   if (const std::string names = encode.ignored(); !names.empty()) fmt::print("fields not used: {}\n", names);
 }

@@ -71,6 +71,18 @@ TEST(TeDataInstruct, CreatesTokensAndMaskFromFields) {
   EXPECT_EQ(read_dataset(folder / "out"), tokens);
 }
 
+TEST(TeDataInstruct, ConversationsCutAtAnEmptyResponseAreCounted) {
+  TextFolder folder;
+  write_file(folder / "a.jsonl",
+             R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},)"
+             R"( {"role": "user", "content": "c"}, {"role": "assistant", "content": ""}]})"
+             "\n");
+  const Result result = run_te_data(folder, "instruct --tokenizer bytes --template plain --input " +
+                                                (folder / "a.jsonl") + " --output " + (folder / "out"));
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "1 conversations cut at an empty response");
+}
+
 TEST(TeDataInstruct, SplitsMessagesAndReadsTemplateFiles) {
   TextFolder folder;
   std::string lines;

@@ -134,6 +134,12 @@ TEST(ChatTemplate, EndsBeforeAnEmptyResponse) {
   EXPECT_EQ(
       written(plain, {{"user", "a", ""}, {"assistant", "b", ""}, {"user", "c", ""}, {"assistant", "", ""}}),
       "a\n[b</s>]");
+  const ChatTokenizer tokenizer;
+  const text::Conversation whole = {{"user", "a", ""}, {"assistant", "b", ""}};
+  text::Conversation with_empty = whole;
+  with_empty.insert(with_empty.end(), {{"user", "c", ""}, {"assistant", "", ""}, {"user", "d", ""}});
+  EXPECT_FALSE(plain.encode(whole, tokenizer, "here:1").cut);
+  EXPECT_TRUE(plain.encode(with_empty, tokenizer, "here:1").cut);
 }
 
 TEST(ChatTemplate, ReadsUserDefinedTemplates) {

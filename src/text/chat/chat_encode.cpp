@@ -126,9 +126,11 @@ ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, con
       if (part.kind == Kind::kEnd) writer.end_of_document();
     }
   }
+  bool cut = false;
   const Message* system = nullptr;  // a system message that the next user message will contain
   for (const Message& message : conversation) {
-    if (message.role == "assistant" && trimmed(message.content, kTrimmed).empty()) break;
+    cut = message.role == "assistant" && trimmed(message.content, kTrimmed).empty();
+    if (cut) break;
     const bool deferred = system_inside_user_ && message.role == "system";
     if (system != nullptr && (deferred || message.role != "user")) {
       user_error(
@@ -139,7 +141,9 @@ ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, con
     if (!deferred) write(message, system, place, writer);
     system = deferred ? &message : nullptr;
   }
-  return writer.finish();
+  Encoded encoded = writer.finish();
+  encoded.cut = cut;
+  return encoded;
 }
 
 }  // namespace te::text

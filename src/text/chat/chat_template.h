@@ -54,6 +54,7 @@ class ChatTemplate {
   struct Encoded {
     std::vector<int32_t> tokens;
     std::vector<int32_t> mask;  ///< 1 for tokens in the loss
+    bool cut = false;           ///< at an empty response; see encode()
 
     /// Drops the tokens after the last one in the loss.
     void end_with_loss();

@@ -21,7 +21,9 @@ const auto kRunRows = std::to_array<Key>({
      "Samples: `pretrain` concatenates documents and splits them; `instruct` packs whole conversations from "
      "`te-data instruct`, with loss on responses only."},
     {TE_KEY(data.document_mask), kBuiltIn, kAny,
-     "Attention does not cross documents (`instruct`: conversations) within a sample."},
+     "Attention does not cross documents (`instruct`: conversations) within a sample. Learned positions "
+     "(`gpt`) still "
+     "count from the start of the sample."},
     {TE_KEY(data.max_documents), kBuiltIn, from_to(1, kMaxWidth),
      "With `document_mask`: maximum documents per sample, averaged over a microbatch; memory and time of "
      "cuDNN attention grow with it ([reference/dtypes.md](dtypes.md))."},

@@ -111,7 +111,7 @@ struct BlockMoment {
     uint32_t largest = 0;
 #pragma unroll
     for (int j = 0; j < N; ++j) largest = max(largest, abs_bits(Format::magnitude(x[j])));
-    const int k = block_exponent<Format>(__reduce_max_sync(0xffffffffu, largest));
+    const int k = block_exponent<Format>(__reduce_max_sync(kAllLanes, largest));
     Vector<uint8_t, N> raw;
 #pragma unroll
     for (int j = 0; j < N; ++j) raw.v[j] = Format::encode(x[j], k, words[j] >> bits);
@@ -144,7 +144,7 @@ __device__ __forceinline__ int run_of_warp(const MomentWords& random, int64_t i)
   while (count > 0) {
     const int step = (count + kWarpSize - 1) / kWarpSize, mine = lane * step;
     const bool before = mine < count && random.runs[first + mine].begin <= i;
-    const int last = __popc(__ballot_sync(0xffffffffu, before)) - 1;
+    const int last = __popc(__ballot_sync(kAllLanes, before)) - 1;
     if (last < 0) return -1;  // only in the first iteration
     if (step == 1) return first + last;
     first += last * step;

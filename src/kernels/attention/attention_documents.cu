@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) find_documents_kernel(DocumentParams
   for (int first = 0; first < p.tokens; first += kThreads) {
     const int token = first + static_cast<int>(threadIdx.x);
     const bool begins = token < p.tokens && p.document_start[token] == token % p.seq;
-    const unsigned ballot = __ballot_sync(0xffffffffu, begins);
+    const unsigned ballot = __ballot_sync(kAllLanes, begins);
     if (lane == 0) counts[warp] = __popc(ballot);
     __syncthreads();
     int number = found + __popc(ballot & ((1u << lane) - 1u));

@@ -109,7 +109,7 @@ struct Angles {
     const int lane = threadIdx.x % kWarpSize;
 #pragma unroll
     for (int e = 0; e < E; ++e) {
-      const float x = head[e], other = __shfl_xor_sync(0xffffffffu, x, kWarpSize / 2);
+      const float x = head[e], other = __shfl_xor_sync(kAllLanes, x, kWarpSize / 2);
       const float turned = lane < kWarpSize / 2 ? __fsub_rn(__fmul_rn(x, cos[e]), __fmul_rn(other, sin[e]))
                                                 : __fadd_rn(__fmul_rn(x, cos[e]), __fmul_rn(other, sin[e]));
       head.set(e, turned);
@@ -172,7 +172,7 @@ __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const flo
     for (int lanes = kWarpSize / 2; lanes > 0;
          lanes /= 2) {  // interleaved over the keys, not one key after another
 #pragma unroll
-      for (int u = 0; u < kKeys; ++u) score[u] += __shfl_xor_sync(0xffffffffu, score[u], lanes);
+      for (int u = 0; u < kKeys; ++u) score[u] += __shfl_xor_sync(kAllLanes, score[u], lanes);
     }
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {

@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(256)
     for (int i = 0; i < 8; ++i) sum += __bfloat162float(x.v[i]) * __bfloat162float(y.v[i]);
   }
 #pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
   if (part == 0 && query < padded_queries) {
     const int64_t line = static_cast<int64_t>(batch) * heads + head;
     const int tile = query / G::kQueries, in_tile = query % G::kQueries;

@@ -250,12 +250,12 @@ struct RowSums {
 /// Reductions over the 16 threads of one ty, which are half a warp.
 __device__ __forceinline__ float side_sum(float x) {
 #pragma unroll
-  for (int offset = kSide / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  for (int offset = kSide / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
   return x;
 }
 __device__ __forceinline__ float side_max(float x) {
 #pragma unroll
-  for (int offset = kSide / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  for (int offset = kSide / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
   return x;
 }
 

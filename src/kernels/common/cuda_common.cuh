@@ -111,13 +111,13 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
   return x;
 }
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
   return x;
 }
 /// Sum over the block, returned to all threads. `shared` holds 32 floats; blockDim.x is a multiple of 32.
@@ -140,11 +140,11 @@ __device__ __forceinline__ uint32_t abs_bits(float x) {
 /// Updates *amax with the block's largest abs_bits. All threads of the block must call it. `shared` holds 32 words.
 __device__ __forceinline__ void block_update_amax(uint32_t bits, float* amax, uint32_t* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
-  bits = __reduce_max_sync(0xffffffffu, bits);
+  bits = __reduce_max_sync(kAllLanes, bits);
   if (lane == 0) shared[warp] = bits;
   __syncthreads();
   if (warp == 0) {
-    bits = __reduce_max_sync(0xffffffffu, lane < warps ? shared[lane] : 0u);
+    bits = __reduce_max_sync(kAllLanes, lane < warps ? shared[lane] : 0u);
     // The plain read avoids most atomics, because amax only grows within a step.
     if (lane == 0 && bits > __float_as_uint(*reinterpret_cast<volatile float*>(amax)))
       atomicMax(reinterpret_cast<unsigned int*>(amax), bits);
@@ -191,9 +191,9 @@ __device__ __forceinline__ void count_value(float x, float scaled, uint8_t q, Th
 /// processed.
 __device__ __forceinline__ void add_counters(const ThreadCounters& counters, unsigned elements,
                                              Fp8Counters* out) {
-  const unsigned saturated = __reduce_add_sync(0xffffffffu, counters.saturated);
-  const unsigned flushed = __reduce_add_sync(0xffffffffu, counters.flushed);
-  const unsigned total = __reduce_add_sync(0xffffffffu, elements);
+  const unsigned saturated = __reduce_add_sync(kAllLanes, counters.saturated);
+  const unsigned flushed = __reduce_add_sync(kAllLanes, counters.flushed);
+  const unsigned total = __reduce_add_sync(kAllLanes, elements);
   if (threadIdx.x % kWarpSize == 0) {
     if (saturated > 0) atomicAdd(&out->saturated, static_cast<unsigned long long>(saturated));
     if (flushed > 0) atomicAdd(&out->flushed, static_cast<unsigned long long>(flushed));

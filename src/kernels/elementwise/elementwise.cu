@@ -91,7 +91,7 @@ template <class T>
 __global__ void zero_granules_kernel(T* x, const uint8_t* flags, int64_t granules) {
   constexpr int kPerLane = kAdamWGranule / kWarpSize;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, lane = threadIdx.x % kWarpSize;
-  unsigned left = __ballot_sync(0xffffffffu, i < granules && (flags[i] & kGranuleZeroed) != 0);
+  unsigned left = __ballot_sync(kAllLanes, i < granules && (flags[i] & kGranuleZeroed) != 0);
   for (; left != 0; left &= left - 1) {
     const int64_t granule = i - lane + __ffs(left) - 1;
     store_vector(x + granule * kAdamWGranule + lane * kPerLane, Vector<T, kPerLane>{});

@@ -47,7 +47,7 @@ class QuantizedResult {
   }
 
   __device__ void finish(const GemmParams& p, const Thread& thread) const {
-    const uint32_t amax = __reduce_max_sync(0xffffffffu, Values::amax_bits(largest_));
+    const uint32_t amax = __reduce_max_sync(kAllLanes, Values::amax_bits(largest_));
     if (thread.lane == 0 && p.y.amax != nullptr) atomicMax(reinterpret_cast<unsigned int*>(p.y.amax), amax);
     const bool first = blockIdx.x == 0 && threadIdx.x == 0;
     if (first && p.y.scale_inv != nullptr) *p.y.scale_inv = 1.0f / scale_;
@@ -73,7 +73,7 @@ class QuantizedResult {
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       const uint32_t mine = pairs[2 * group] | pairs[2 * group + 1] << 16;
-      const uint32_t theirs = __shfl_xor_sync(0xffffffffu, mine, 4);
+      const uint32_t theirs = __shfl_xor_sync(kAllLanes, mine, 4);
       const uint32_t rows =
           __byte_perm(mine, theirs, odd ? 0x3715 : 0x6240);  // two rows, and two rows eight columns on
       const uint32_t column = i * 16 + group * 8 + thread.column() + odd;

@@ -350,7 +350,7 @@ class MegakernelInput {
   __device__ __forceinline__ float scale_for(const GemmDesc& desc, uint32_t largest) {
     auto& buffer = partial_[buffer_index_];
     buffer_index_ ^= 1;
-    largest = __reduce_max_sync(0xffffffffu, largest);
+    largest = __reduce_max_sync(kAllLanes, largest);
     if (lane_ == 0) buffer[warp_][0] = __uint_as_float(largest);
     sync_workers();
 #pragma unroll

@@ -11,7 +11,7 @@ constexpr int kUnroll = 4;  // independent 16-byte loads in flight
 
 __device__ __forceinline__ double warp_sum_f64(double x) {
 #pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
   return x;
 }
 

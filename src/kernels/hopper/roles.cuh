@@ -20,7 +20,7 @@ struct Thread {
   __device__ __forceinline__ Thread()
       // The shuffle shows the compiler that the value is uniform in the warp, so that derived values stay in uniform
       // registers.
-      : warpgroup(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0)),
+      : warpgroup(__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0)),
         index(static_cast<int>(threadIdx.x) % kWarpgroup),
         warp(index / kWarpSize),
         lane(index % kWarpSize) {}

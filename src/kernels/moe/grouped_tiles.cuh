@@ -135,11 +135,11 @@ inline __device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
     const int own = e < p.experts ? ceil_of(s.offsets[e + 1] - s.offsets[e], kRows * kCluster) : 0;
     int sum = own;  // inclusive scan
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, sum, distance);
+      const int other = __shfl_up_sync(kAllLanes, sum, distance);
       if (lane >= distance) sum += other;
     }
     if (e < p.experts) s.first_pairs[e] = before + sum - own;
-    before += __shfl_sync(0xffffffffu, sum, kWarpSize - 1);
+    before += __shfl_sync(kAllLanes, sum, kWarpSize - 1);
   }
   if (lane == 0) s.first_pairs[p.experts] = before;
 }
@@ -150,7 +150,7 @@ inline __device__ void read_offsets(ExpertRanges& s, const GroupedParams& p) {
 template <int kGroups>
 __device__ __forceinline__ void transpose_words(uint32_t (&words)[kGroups][4], int q) {
   const auto exchange = [](uint32_t& low, uint32_t& high, bool has_high, int distance) {
-    const uint32_t received = __shfl_xor_sync(0xffffffffu, has_high ? low : high, distance);
+    const uint32_t received = __shfl_xor_sync(kAllLanes, has_high ? low : high, distance);
     low = has_high ? received : low;
     high = has_high ? high : received;
   };

@@ -52,7 +52,7 @@ __device__ int2 count_before(const int32_t* experts, const WarpPart& part, int* 
   for_selections(experts, part, static_cast<int32_t>(blockIdx.x),
                  [&](int64_t, unsigned own) { count += __popc(own); });
   const int warp = threadIdx.x / kWarpSize;
-  count = __reduce_add_sync(0xffffffffu, count);
+  count = __reduce_add_sync(kAllLanes, count);
   if (threadIdx.x % kWarpSize == 0) shared[warp] = count;
   __syncthreads();
   int2 counts{0, 0};
@@ -97,11 +97,11 @@ __global__ void __launch_bounds__(kOrderThreads)
   int next = offsets[blockIdx.x] + count_before(experts, part, shared).x;
   const int lane = threadIdx.x % kWarpSize;
   for_selections(experts, part, static_cast<int32_t>(blockIdx.x), [&](int64_t i, unsigned own) {
-    if (!__any_sync(0xffffffffu, own != 0)) return;
+    if (!__any_sync(kAllLanes, own != 0)) return;
     int inclusive = __popc(own);
 #pragma unroll
     for (int offset = 1; offset < kWarpSize; offset *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+      const int other = __shfl_up_sync(kAllLanes, inclusive, offset);
       if (lane >= offset) inclusive += other;
     }
     int row = next + inclusive - __popc(own);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kOrderThreads)
       row_of[i + j] = row;
       source[row++] = static_cast<int32_t>(i + j);
     }
-    next += __shfl_sync(0xffffffffu, inclusive, kWarpSize - 1);
+    next += __shfl_sync(kAllLanes, inclusive, kWarpSize - 1);
   });
 }
 

@@ -11,7 +11,7 @@ inline __device__ int2 prefix_sum(int x, int* shared) {
   int inclusive = x;
 #pragma unroll
   for (int offset = 1; offset < kWarpSize; offset *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, inclusive, offset);
+    const int other = __shfl_up_sync(kAllLanes, inclusive, offset);
     if (lane >= offset) inclusive += other;
   }
   if (lane == kWarpSize - 1) shared[warp] = inclusive;

@@ -34,7 +34,7 @@ __device__ int warp_first(const float* key, const uint8_t* candidate, int count)
     if (candidate[i] != 0 && (best < 0 || precedes(key[i], i, key[best], best))) best = i;
 #pragma unroll
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    const int other = __shfl_xor_sync(0xffffffffu, best, offset);
+    const int other = __shfl_xor_sync(kAllLanes, best, offset);
     if (other >= 0 && (best < 0 || precedes(key[other], other, key[best], best))) best = other;
   }
   return best;

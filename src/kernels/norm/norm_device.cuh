@@ -133,8 +133,8 @@ struct NormFp8Sums {
     if (fp8.counters == nullptr) return;
     if (threadIdx.x < 2) counts[threadIdx.x] = 0;
     __syncthreads();
-    const unsigned saturated = __reduce_add_sync(0xffffffffu, counters.saturated);
-    const unsigned flushed = __reduce_add_sync(0xffffffffu, counters.flushed);
+    const unsigned saturated = __reduce_add_sync(kAllLanes, counters.saturated);
+    const unsigned flushed = __reduce_add_sync(kAllLanes, counters.flushed);
     if (threadIdx.x % kWarpSize == 0) {
       if (saturated > 0) atomicAdd(&counts[0], saturated);
       if (flushed > 0) atomicAdd(&counts[1], flushed);

@@ -35,10 +35,10 @@ class BlockSums {
         for (int i = 0; i < count; ++i) {
           const float given = upper ? value[i] : value[i + count];
           const float kept = upper ? value[i + count] : value[i];
-          value[i] = kept + __shfl_xor_sync(0xffffffffu, given, offset);
+          value[i] = kept + __shfl_xor_sync(kAllLanes, given, offset);
         }
       } else {
-        value[0] += __shfl_xor_sync(0xffffffffu, value[0], offset);
+        value[0] += __shfl_xor_sync(kAllLanes, value[0], offset);
       }
     }
     if (lane % (kWarpSize / kCount) == 0) buffer[threadIdx.x / kWarpSize][own] = value[0];
@@ -49,9 +49,9 @@ class BlockSums {
       total += buffer[warp][lane % kCount];
 #pragma unroll
     for (int offset = kCount; offset < kWarpSize; offset *= 2)
-      total += __shfl_xor_sync(0xffffffffu, total, offset);
+      total += __shfl_xor_sync(kAllLanes, total, offset);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) value[i] = __shfl_sync(0xffffffffu, total, i);
+    for (int i = 0; i < kCount; ++i) value[i] = __shfl_sync(kAllLanes, total, i);
   }
 
  private:

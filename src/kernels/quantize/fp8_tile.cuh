@@ -301,8 +301,8 @@ class Fp8TileWriter {
       float sum = values[0].get(j);
 #pragma unroll
       for (int i = 1; i < kThreadRows; ++i) sum += values[i].get(j);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+      sum += __shfl_xor_sync(kAllLanes, sum, 8);
+      sum += __shfl_xor_sync(kAllLanes, sum, 16);
       if (lane < 8) shared_.sums[warp][lane * 8 + j] = sum;
     }
     __syncthreads();
@@ -318,8 +318,8 @@ class Fp8TileWriter {
   /// One atomic per block and counter, because thousands of blocks share the three addresses.
   __device__ __forceinline__ void add_counts(bool first) {
     const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-    const unsigned saturated = __reduce_add_sync(0xffffffffu, counters_.saturated);
-    const unsigned flushed = __reduce_add_sync(0xffffffffu, counters_.flushed);
+    const unsigned saturated = __reduce_add_sync(kAllLanes, counters_.saturated);
+    const unsigned flushed = __reduce_add_sync(kAllLanes, counters_.flushed);
     if (lane == 0) shared_.words[warp] = saturated, shared_.words[kTileWarps + warp] = flushed;
     __syncthreads();
     if (threadIdx.x < 2) {

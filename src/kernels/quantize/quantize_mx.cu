@@ -35,7 +35,7 @@ template <class T>
 __device__ void write_group(float x, const MxOutput& out, int64_t row, int64_t first, const Target& target,
                             bool counts, ThreadCounters& counters) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const uint32_t amax = __reduce_max_sync(0xffffffffu, magnitude_without_nan(x));
+  const uint32_t amax = __reduce_max_sync(kAllLanes, magnitude_without_nan(x));
   const uint32_t code = mx_scale_code(amax, target.format, target.margin);
   const MxValue result = mx_value(x, code, target.format);
   if (counts) {

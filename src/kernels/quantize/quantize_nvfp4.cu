@@ -49,7 +49,7 @@ struct Place {
 /// Maximum over the lane's group.
 __device__ uint32_t group_max(uint32_t bits) {
 #pragma unroll
-  for (int h = 1; h < kGroup; h *= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, h));
+  for (int h = 1; h < kGroup; h *= 2) bits = max(bits, __shfl_xor_sync(kAllLanes, bits, h));
   return bits;
 }
 
@@ -57,7 +57,7 @@ __device__ uint32_t group_max(uint32_t bits) {
 __device__ float transformed(float value, int lane) {
 #pragma unroll
   for (int h = 1; h < kGroup; h *= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, value, h);
+    const float other = __shfl_xor_sync(kAllLanes, value, h);
     value = (lane & h) != 0 ? other - value : value + other;
   }
   return value * 0.25f;
@@ -92,7 +92,7 @@ __device__ uint32_t load_tile(const T* x, const Target& target, const Place& pla
 }
 
 __device__ void update_max(float* amax, uint32_t bits) {
-  bits = __reduce_max_sync(0xffffffffu, bits);
+  bits = __reduce_max_sync(kAllLanes, bits);
   if (threadIdx.x % kWarpSize == 0) atomicMax(reinterpret_cast<unsigned int*>(amax), bits);
 }
 
@@ -132,7 +132,7 @@ __device__ Nvfp4Value quantized(float x, uint32_t amax_bits, const Nvfp4Tensor& 
 __device__ void write_codes(const LayoutTarget& out, float code, bool nan, uint32_t amax_bits,
                             const Nvfp4Tensor& tensor, int64_t row, int64_t col, int64_t rows, int64_t cols) {
   const bool any_nan = group_max(nan ? 1u : 0u) != 0;
-  const uint32_t own = e2m1_code(code), next = __shfl_down_sync(0xffffffffu, own, 1);
+  const uint32_t own = e2m1_code(code), next = __shfl_down_sync(kAllLanes, own, 1);
   const int64_t group = col / kGroup, groups = (cols + kGroup - 1) / kGroup;
   if (col % kGroup == 0 && group < (groups + 3) / 4 * 4) {
     const uint32_t bits = row < rows ? amax_bits : 0;  // a block of 16 x 16 values may go over the last row

@@ -38,10 +38,10 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) largest = max(largest, abs_bits(load_float(&values.v[j])));
   }
-  largest = __reduce_max_sync(0xffffffffu, largest);
+  largest = __reduce_max_sync(kAllLanes, largest);
   if (threadIdx.x % kWarpSize == 0) of_warps[threadIdx.x / kWarpSize] = largest;
   __syncthreads();
-  largest = __reduce_max_sync(0xffffffffu, of_warps[threadIdx.x % kWarpSize]);
+  largest = __reduce_max_sync(kAllLanes, of_warps[threadIdx.x % kWarpSize]);
 #if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) {
     __shared__ uint32_t of_block;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
     if (threadIdx.x == 0) of_block = largest;
     cluster.sync();
     const int block = static_cast<int>(threadIdx.x) % kBlocks;
-    largest = __reduce_max_sync(0xffffffffu, *cluster.map_shared_rank(&of_block, block));
+    largest = __reduce_max_sync(kAllLanes, *cluster.map_shared_rank(&of_block, block));
     cluster.sync();  // a block must not exit while others read its shared memory
   }
 #endif

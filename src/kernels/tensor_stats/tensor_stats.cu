@@ -28,7 +28,7 @@ struct StatsArgs {
 /// Maximum over the block, returned to all threads. `shared`: one word per warp.
 __device__ uint32_t block_max(uint32_t bits, uint32_t* shared) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  bits = __reduce_max_sync(0xffffffffu, bits);
+  bits = __reduce_max_sync(kAllLanes, bits);
   __syncthreads();  // the previous group's maximum has been read
   if (lane == 0) shared[warp] = bits;
   __syncthreads();

@@ -9,9 +9,9 @@
 namespace te::generate {
 
 /// The first of these rules that applies:
-///   add_bos_token               in the tokenizer_config.json next to the tokenizer, if the class is Llama's, CodeLlama's,
-///                               Gemma's, Cohere's (default true), GPT-NeoX's (default false) or unknown, or if there
-///                               is no tokenizer.json; warns if the next line differs
+///   add_bos_token               in the tokenizer_config.json next to the tokenizer, if its class is Llama's,
+///                               CodeLlama's, Gemma's, Cohere's (default true), GPT-NeoX's (default false) or unknown,
+///                               or without a tokenizer.json; warns if the next line differs
 ///   post_processor              in tokenizer.json: true if its template starts with a special token
 ///   tokenizer.model             of SentencePiece: true, as for LlamaTokenizer
 /// Otherwise false, also if the tokenizer has no begin-of-document token. UserError if a file is not valid JSON, or if

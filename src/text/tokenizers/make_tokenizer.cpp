@@ -84,7 +84,7 @@ void for_each_step(const nlohmann::json& step, const OnStep& on_step) {
   on_step(step);
 }
 
-/// How a tokenizer.json puts a space before a text: "Prepend", the prepend_scheme of Metaspace, "never", or "ByteLevel".
+/// How a tokenizer.json adds a space before a text: "Prepend", the prepend_scheme of Metaspace, "never" or "ByteLevel".
 std::string space_rule(const nlohmann::json& tokenizer) {
   std::string rule = "never";
   for (const char* part : {"normalizer", "pre_tokenizer"}) {

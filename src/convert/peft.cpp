@@ -202,12 +202,14 @@ void check_initialization(const JsonKeys& keys) {
 /// PEFT does not load the tensors of excluded modules.
 void check_not_excluded(const JsonKeys& keys, const Matrix& matrix) {
   constexpr const char* key = "exclude_modules";
-  if (!keys.has(key) || keys.object().at(key) == "") return;
-  if (!keys.object().at(key).is_array())
+  if (!keys.has(key)) return;
+  const nlohmann::json& modules = keys.object().at(key);
+  if (modules.is_string() && modules.get<std::string>().empty()) return;
+  if (!modules.is_array())
     keys.refuse(key, "is not a list of modules, which is not supported",
                 "set it to null, because the tensors say which modules have an adapter");
   const std::string path = "." + matrix.name.substr(0, matrix.name.size() - 1);
-  for (const nlohmann::json& module : keys.object().at(key))
+  for (const nlohmann::json& module : modules)
     if (module.is_string() && path.ends_with("." + module.get<std::string>()))
       keys.refuse(key, "has " + printable(module.get<std::string>()) + ", but the folder has its adapter",
                   "set it to null, or remove the adapter's tensors");

@@ -43,15 +43,14 @@ STAND_IN = "\0message\0"  # replaces a message to find where it ends
 LEARNED_FIELDS = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
 MESSAGE_FIELDS = {"role", "content", "weight", "from", "value"}
 
-# Default bos_token and eos_token of tokenizer classes, and the classes for models whose tokenizer_config.json names
-# no class. Both tables equal those of src/text/tokenizers/tokenizer_settings.cpp.
+# Default tokens of tokenizer classes, and the classes for models whose tokenizer_config.json names no class. Both tables
+# equal those of src/text/tokenizers/tokenizer_settings.cpp.
+NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 CLASS_TOKENS = {
-    "GPT2Tokenizer": ("<|endoftext|>", "<|endoftext|>"),
-    "GPTNeoXTokenizer": ("<|endoftext|>", "<|endoftext|>"),
-    "Qwen2Tokenizer": (None, "<|endoftext|>"),
-    "LlamaTokenizer": ("<s>", "</s>"),
-    "CodeLlamaTokenizer": ("<s>", "</s>"),
-    "GemmaTokenizer": ("<bos>", "<eos>"),
+    **dict.fromkeys(["GPT2Tokenizer", "GPTNeoXTokenizer"], (*["<|endoftext|>"] * 3, "")),
+    "Qwen2Tokenizer": ("", *["<|endoftext|>"] * 3),
+    **dict.fromkeys(["LlamaTokenizer", "CodeLlamaTokenizer"], ("<s>", "</s>", "<unk>", "")),
+    "GemmaTokenizer": ("<bos>", "<eos>", "<unk>", "<pad>"),
 }
 CLASS_OF_MODEL = {
     "gpt2": "GPT2Tokenizer",
@@ -371,7 +370,7 @@ def special_tokens(folder):
 
     config = read("tokenizer_config.json")
     kind = config.get("tokenizer_class") or CLASS_OF_MODEL.get(read("config.json").get("model_type"), "")
-    tokens = dict(zip(("bos_token", "eos_token"), CLASS_TOKENS.get(kind.removesuffix("Fast"), ())))
+    tokens = dict(zip(NAMES, CLASS_TOKENS.get(kind.removesuffix("Fast"), ())))
     specials, table = set(), config.get("added_tokens_decoder")
     # As in transformers, the older file is not read if there is a table; otherwise it takes precedence.
     for source in [config] if table is not None else [config, read("special_tokens_map.json")]:

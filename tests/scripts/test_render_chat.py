@@ -1,6 +1,7 @@
 """Tests of scripts/render_chat.py: agreement with transformers (scripts/make_chat_fixtures.py), and all errors."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from folder_testing import InFolder
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "render_chat.py"
 FIXTURES = ROOT / "tests" / "fixtures" / "chat"
+sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
     import jinja2  # noqa: F401
 except ImportError:
     sys.exit(77)
+import render_chat
 
 USER = {"role": "user", "content": "Who?"}
 ANSWER = {"role": "assistant", "content": "I."}
@@ -155,6 +158,14 @@ class RenderChat(InFolder):
                 self.assertEqual("".join(s["text"] for s in segments), text)
                 # The token after the reply is in the loss.
                 self.assertEqual([s["text"] for s in segments if s["loss"]], [text[text.index("I.") :]])
+
+    def test_class_tokens_are_those_of_te_data(self):
+        text = (ROOT / "src/text/tokenizers/tokenizer_settings.cpp").read_text().replace("kEndText", '"<|endoftext|>"')
+        classes = re.findall(r'{"(\w+Tokenizer)",\s*' + r',\s*'.join(['"([^"]*)"'] * 4) + "}", text)
+        self.assertEqual({name: tuple(tokens) for name, *tokens in classes}, render_chat.CLASS_TOKENS)
+        table = text[text.index("kClassOfModel = {") :]
+        models = re.findall(r'{"(\w+)",\s*"(\w+)"}', table[: table.index("};")])
+        self.assertEqual(dict(models), render_chat.CLASS_OF_MODEL)
 
     def test_extra_special_tokens(self):
         config = {"extra_special_tokens": {"foo_token": "<foo>", "bar": {"content": "<bar>"}}}

@@ -43,8 +43,8 @@ STAND_IN = "\0message\0"  # replaces a message to find where it ends
 LEARNED_FIELDS = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
 MESSAGE_FIELDS = {"role", "content", "weight", "from", "value"}
 
-# Default tokens of tokenizer classes, and the classes for models whose tokenizer_config.json names no class. Both tables
-# equal those of src/text/tokenizers/tokenizer_settings.cpp.
+# Default tokens of tokenizer classes, and the classes for models whose tokenizer_config.json names no class. The tables
+# are the ones of src/text/tokenizers/tokenizer_settings.cpp.
 NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 CLASS_TOKENS = {
     **dict.fromkeys(["GPT2Tokenizer", "GPTNeoXTokenizer"], (*["<|endoftext|>"] * 3, "")),

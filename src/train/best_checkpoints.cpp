@@ -55,7 +55,7 @@ void BestCheckpoints::restore(Validation& state, parallel::World& world) const {
     state = {};
   } else if (!state.samples.empty() && state.samples != samples_) {
     log_warning(
-        "the best losses so far are of other samples of data.valid ({}; now {}); best losses start anew",
+        "the best losses so far are of other samples of data.valid ({}; now {}); best losses start over",
         state.samples, samples_);
     state = {};
   }

@@ -144,7 +144,7 @@ TEST_F(PeftFolder, ExcludedModulesHaveNoAdapter) {
   TE_EXPECT_REFUSED("exclude_modules is not a list of modules, which is not supported", open());
 }
 
-// The keys that PEFT 0.10 writes, and those of other programs.
+// The keys that PEFT 0.10 and other programs write.
 TEST_F(PeftFolder, KeysOfOtherVersionsAreRead) {
   write_bytes(peft() / "adapter_config.json", R"({
     "alpha_pattern": {}, "auto_mapping": {"base_model_class": "LlamaForCausalLM", "unsloth_fixed": true},
@@ -152,7 +152,8 @@ TEST_F(PeftFolder, KeysOfOtherVersionsAreRead) {
     "init_lora_weights": true, "layer_replication": null, "layers_pattern": null, "layers_to_transform": null,
     "loftq_config": {}, "lora_alpha": 12, "lora_dropout": 0.05, "lora_dtype": "float32",
     "megatron_config": null, "megatron_core": "megatron.core", "modules_to_save": null, "peft_type": "LORA",
-    "r": 8, "rank_pattern": {}, "revision": "main", "target_modules": "all-linear", "task_type": "CAUSAL_LM", "use_dora": false,
+    "r": 8, "rank_pattern": {}, "revision": "main", "target_modules": "all-linear",
+    "task_type": "CAUSAL_LM", "use_dora": false,
     "use_rslora": false})");
   open();
 }

@@ -80,7 +80,8 @@ class Verdicts(unittest.TestCase):
         for losses, interval in (({1: 3.01, 2: 4.0}, False), ({1: 3.01, 2: 4.0, 3: 5.01}, True)):
             figure = figures.gaps_with_intervals([arms({1: 3.0, 2: 4.0, 3: 5.0}, losses)], "a title")
             (axes,) = figure.axes
-            intervals = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_ydata()[0] == line.get_ydata()[1] == 0]
+            ends = [(line, line.get_ydata()) for line in axes.lines if len(line.get_xdata()) == 2]
+            intervals = [line for line, y in ends if y[0] == y[1] == 0]
             self.assertEqual(bool(intervals) and intervals[0].get_marker() == "None", interval)
             texts = [text.get_text() for text in figure.texts]
             self.assertEqual(any("no interval for fewer than three pairs" in text for text in texts), not interval)
@@ -91,7 +92,10 @@ class Verdicts(unittest.TestCase):
         base = Arm("b", [run_of([3.0 + seed] * 40, seed) for seed in (1, 2, 3)])
         shifts = {name: 0.002 * k for k, name in enumerate(names)}
         found = [
-            compare_arms(base, Arm(n, [run_of([3.0 + s + shifts[n] + 1e-3 * s] * 40, s) for s in (1, 2, 3)]), Tolerance()) for n in names
+            compare_arms(
+                base, Arm(n, [run_of([3.0 + s + shifts[n] + 1e-3 * s] * 40, s) for s in (1, 2, 3)]), Tolerance()
+            )
+            for n in names
         ]
         figure = figures.gaps_with_intervals(found)
         (axes,) = figure.axes
@@ -104,7 +108,11 @@ class Verdicts(unittest.TestCase):
         gap = np.zeros(steps)
         gap[3:5] = 5.0  # less than 3% of the curve, so the axis does not reach it
         content = types.SimpleNamespace(
-            baseline=Arm("base", [run_of(np.full(steps, 4.0), 1)]), arms=[], tolerance=Tolerance(), title="GPT", epochs=[50.0, 100.0]
+            baseline=Arm("base", [run_of(np.full(steps, 4.0), 1)]),
+            arms=[],
+            tolerance=Tolerance(),
+            title="GPT",
+            epochs=[50.0, 100.0],
         )
         arm = Arm("x", [run_of(4.0 + gap, 1)])
         content.arms = [arm]
@@ -211,10 +219,12 @@ class Verdicts(unittest.TestCase):
         found = compare_arms(base, arm("x", 3.0, 9.0, **other), Tolerance(share=1.0))
         self.assertEqual(found.verdict, analysis.WITHIN)
         self.assertEqual(found.measures[1].verdict, None)
-        self.assertIn("no verdict: the runs differ in training.micro_batch_size, so the samples may differ", found.measures[1].why)
+        reason = "no verdict: the runs differ in training.micro_batch_size, so the samples may differ"
+        self.assertIn(reason, found.measures[1].why)
         # The same number of samples in other microbatches.
         equal = dict(training__eval_microbatches="5", training__micro_batch_size="8")
-        self.assertEqual(compare_arms(base, arm("x", 3.0, 9.0, **equal), Tolerance(share=1.0)).verdict, analysis.OUTSIDE)
+        found = compare_arms(base, arm("x", 3.0, 9.0, **equal), Tolerance(share=1.0))
+        self.assertEqual(found.verdict, analysis.OUTSIDE)
         longer = arm("x", 3.0, 3.0, **small, model__seq_length="64")
         self.assertIn("model.seq_length", compare_arms(base, longer, Tolerance()).measures[1].why)
 
@@ -239,7 +249,8 @@ class Verdicts(unittest.TestCase):
         second[10] = 3.5
         run = first.copy()
         run[20] = 3.7
-        found = compare_arms(Arm("b", [run_of(first, 1), run_of(second, 2)]), Arm("x", [run_of(run, 1)]), Tolerance()).excess
+        base = Arm("b", [run_of(first, 1), run_of(second, 2)])
+        found = compare_arms(base, Arm("x", [run_of(run, 1)]), Tolerance()).excess
         self.assertAlmostEqual(found["gap"], 0.7)
         self.assertEqual(found["tokens"], 21)
         self.assertAlmostEqual(found["seeds"], 0.5)
@@ -288,7 +299,8 @@ class Verdicts(unittest.TestCase):
         (axes,) = figures.loss_by_tokens(content).axes
         lines = [line for line in axes.lines if line.get_label().startswith("arm")]
         self.assertEqual(len({line.get_color() for line in lines}), 6)
-        self.assertEqual([t.get_text() for t in axes.get_legend().get_texts()], [*(f"arm{k}" for k in range(6)), "6 more variants"])
+        texts = [t.get_text() for t in axes.get_legend().get_texts()]
+        self.assertEqual(texts, [*(f"arm{k}" for k in range(6)), "6 more variants"])
 
 
 if __name__ == "__main__":

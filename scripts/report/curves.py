@@ -65,6 +65,7 @@ def compare(baseline, run, window=None):
         "points": len(tokens),
         "exact_alignment": exact,
         "skipped_steps": run.skipped,
+        "diverged": run.diverged and not baseline.diverged,
         "tokens": float(tokens[-1]),
         "smooth": window,
         "final_loss": float(np.mean(other[-window:])),
@@ -157,9 +158,10 @@ def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0, end=None)
 
 
 def verdicts(result, band):
-    """{"last_tenth": bool, "valid": bool}: whether the run's gap is inside the band. Keys without data are missing."""
+    """{"last_tenth": bool, "valid": bool}: whether the run's gap is inside the band, which no gap of a diverged run is.
+    Keys without data are missing."""
     answer = {}
     for key, gap in (("last_tenth", result["last_tenth_gap"]), ("valid", result["valid_gap"])):
         if key in band and math.isfinite(gap):
-            answer[key] = band[key][0] <= gap <= band[key][1]
+            answer[key] = not result["diverged"] and band[key][0] <= gap <= band[key][1]
     return answer

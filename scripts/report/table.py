@@ -70,10 +70,10 @@ def notes(baseline, results, bands):
             low, high = band[key]
             what = "last 10%" if key == "last_tenth" else f"validation loss at {tokens_text(r['valid_tokens'])} tokens"
             gap = r["last_tenth_gap"] if key == "last_tenth" else r["valid_gap"]
-            yield (
-                f"{r['label']}: {what}: gap {percent(gap)} is {'within' if inside else 'outside'} the noise band "
-                f"[{percent(low)}, {percent(high)}] ({band_text(band)})"
-            )
+            found = f"gap {percent(gap)} is {'within' if inside else 'outside'}"
+            if r["diverged"]:
+                found = f"the run diverged (gap {percent(gap)} before that), so it is outside"
+            yield f"{r['label']}: {what}: {found} the noise band [{percent(low)}, {percent(high)}] ({band_text(band)})"
 
 
 def json_report(baseline, results, bands):

@@ -226,6 +226,14 @@ class Program(InFolder):
         self.assertIn("outside the noise band [+0.000%, +0.300%]", output)
         self.assertFalse(list(self.folder.glob("*.png")))
 
+    def test_a_diverged_run_is_outside_the_band(self):
+        with open(self.folder / "fp8/loss.csv", "a") as file:
+            file.write(f"101,{101 * 4096},nan,\n")
+        bf16, fp8, *seeds = [self.folder / name for name in ("bf16", "fp8", "seed2", "seed3")]
+        code, output, _ = self.call(bf16, fp8, "--band", *seeds, "--no-plot")
+        self.assertEqual(code, 0)
+        self.assertIn("the run diverged (gap +0.400% before that), so it is outside the noise band", output)
+
     def test_mistakes_are_one_line_and_exit_2(self):
         bf16, fp8 = self.folder / "bf16", self.folder / "fp8"
         for arguments, expected in (

@@ -205,8 +205,8 @@ int train(te::config::Config config, te::parallel::World& world, const Start& st
   }
   if (const std::string crossing = te::parallel::crossing_groups(placement, grid); !crossing.empty())
     te::log_warning("{}", crossing);
-  const auto record = [&] {
-    te::train::write_run_record(config, context, placement, trainer.plan(), trainer.datasets(), version);
+  const auto record = [&](const auto& contents) {
+    te::train::write_run_record(config, context, placement, trainer.plan(), contents, version);
     te::train::write_start_files(info);
   };
   switch (trainer.run(requests, record)) {

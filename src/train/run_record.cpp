@@ -15,7 +15,6 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/strings.h"
-#include "train/data_check.h"
 #include "train/run_file.h"
 
 extern "C" char**
@@ -84,15 +83,8 @@ json hosts(const parallel::Placement& placement) {
   return list;
 }
 
-/// By prefix: reports compare runs only if the same prefix had the same content.
-json contents(const std::vector<checkpoint::Dataset>& datasets) {
-  json found = json::object();
-  for (const checkpoint::Dataset& dataset : datasets) found[dataset.prefix] = content_of(dataset);
-  return found;
-}
-
 json this_start(const Context& context, const parallel::Placement& placement,
-                const std::vector<checkpoint::Dataset>& datasets, const ProgramVersion& program) {
+                const std::map<std::string, std::string>& contents, const ProgramVersion& program) {
   const DeviceInfo device = context.info();
   size_t ranks = 0;
   for (const parallel::HostPlacement& host : placement) ranks += host.ranks.size();
@@ -110,7 +102,7 @@ json this_start(const Context& context, const parallel::Placement& placement,
           {"device", device.name},
           {"device_memory_bytes", device.memory_bytes},
           {"driver", first_line("/proc/driver/nvidia/version")},
-          {"data", contents(datasets)},
+          {"data", contents},
           {"libraries", loaded_libraries()},
           {"environment", environment()}};
 }
@@ -127,7 +119,7 @@ json earlier_starts(const fs::path& path) {
 
 void write_run_record(const config::Config& config, const Context& context,
                       const parallel::Placement& placement, const MemoryPlan& plan,
-                      const std::vector<checkpoint::Dataset>& datasets, const ProgramVersion& program) {
+                      const std::map<std::string, std::string>& contents, const ProgramVersion& program) {
   const fs::path folder = config.logging.directory, path = folder / "run.json";
   std::error_code error;
   fs::create_directories(folder, error);
@@ -141,7 +133,7 @@ void write_run_record(const config::Config& config, const Context& context,
       !emulated.empty())
     record["emulated"] = emulated;
   record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
-  record["starts"].push_back(this_start(context, placement, datasets, program));
+  record["starts"].push_back(this_start(context, placement, contents, program));
   write_run_file(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 

@@ -61,35 +61,40 @@ Startup::Startup(const config::Config& config, const Context& context, parallel:
 
 StartPoint Startup::run() {
   if (const fs::path folder = find(); !folder.empty()) {
-    if (base_) load_weights();
-    return resume(folder);
+    StartPoint of_base;
+    if (base_) load_weights(of_base);
+    StartPoint point = resume(folder);
+    point.hashes = of_base.hashes;
+    return point;
   }
   runner_.initialize();
-  if (config_.checkpoint.init_from.empty()) return {};
-  const fs::path found = load_weights();
-  if (!config_.adapter.init_from.empty() && base_) load_adapter();
+  StartPoint point;
+  if (config_.checkpoint.init_from.empty()) return point;
+  load_weights(point);
+  if (!config_.adapter.init_from.empty() && base_) load_adapter(point);
   runner_.publish_weights();
-  log_info("starts with the weights of {}", found.string());
-  return {.progress = {}, .checkpoint = {}, .weights = found, .scales = false};
+  log_info("starts with the weights of {}", point.weights.string());
+  return point;
 }
 
-fs::path Startup::load_weights() {
+// The hash reads a Hugging Face folder a second time, by then from the page cache.
+void Startup::load_weights(StartPoint& start) {
   const std::string& path = config_.checkpoint.init_from;
-  fs::path found = path;  // or the step folder inside
+  start.weights = path;  // or the step folder inside
   world_.run_collectively([&] {
     try {
       const std::unique_ptr<checkpoint::WeightSource> source = convert::open_weights(path);
       if (const auto* reader = dynamic_cast<const checkpoint::Reader*>(source.get()))
-        found = reader->folder();
+        start.weights = reader->folder();
       checkpoint::load_weights(context_, *source, config_, runner_.training_state());
+      if (world_.leader()) start.hashes[path] = base_ ? base_->hash : source->hash();
     } catch (const UserError& error) {
       user_error("checkpoint.init_from: {}", error.what());
     }
   });
-  return found;
 }
 
-void Startup::load_adapter() {
+void Startup::load_adapter(StartPoint& start) {
   world_.run_collectively([&] {
     try {
       const convert::Adapter adapter = convert::open_adapter(config_.adapter.init_from, config_.model);
@@ -97,6 +102,7 @@ void Startup::load_adapter() {
         user_error("{}: was trained on other weights than checkpoint.init_from", adapter.weights->title());
       check_same_adapter(adapter, config_);
       checkpoint::load_adapter(context_, *adapter.weights, config_, runner_.training_state());
+      if (world_.leader()) start.hashes[config_.adapter.init_from] = adapter.weights->hash();
     } catch (const UserError& error) {
       user_error("adapter.init_from: {}", error.what());
     }

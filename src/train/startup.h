@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -19,6 +21,8 @@ struct StartPoint {
   std::filesystem::path weights;                   ///< source of the weights: checkpoint, init_from or empty
   bool scales = false;                             ///< the checkpoint had FP8 state
   std::vector<checkpoint::Dataset> datasets = {};  ///< that the checkpoint records
+  std::map<std::string, uint64_t> hashes =
+      {};  ///< WeightSource::hash() of what init_from names, by path; rank 0
 };
 
 /// Loads the initial weights and state into an allocated runner, on all ranks: a checkpoint (checkpoint.resume), the
@@ -38,10 +42,10 @@ class Startup {
   /// The checkpoint to resume from; empty if there is none.
   std::filesystem::path find();
   StartPoint resume(std::filesystem::path folder);
-  /// The weights of checkpoint.init_from; returns their path.
-  std::filesystem::path load_weights();
+  /// The weights of checkpoint.init_from.
+  void load_weights(StartPoint& start);
   /// The adapter of adapter.init_from.
-  void load_adapter();
+  void load_adapter(StartPoint& start);
   /// Reads a checkpoint into the runner. When it throws, `damaged` is true if the checkpoint is damaged on any rank.
   StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);
   void report_changes(const std::string& before, int64_t step) const;

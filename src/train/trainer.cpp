@@ -89,7 +89,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
   return saver;
 }
 
-void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& record) {
+void Trainer::prepare_folders(StartPoint& start, const Record& record) {
   const config::CheckpointConfig& options = config_.checkpoint;
   world_.run_collectively([&] {
     if (!world_.leader()) return;
@@ -101,8 +101,15 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
     if (start.progress.step == 0) folder_->rotate_logs();
     folder_->truncate_logs(start.progress.step);
     folder_->warn_of_later_checkpoints(start.progress.step, options.keep);
-    if (record) record();
+    if (record) record(contents(start));
   });
+}
+
+std::map<std::string, std::string> Trainer::contents(const StartPoint& start) const {
+  std::map<std::string, std::string> found;
+  for (const checkpoint::Dataset& dataset : datasets_) found[dataset.prefix] = content_of(dataset);
+  for (const auto& [path, hash] : start.hashes) found[path] = fmt::format("xxh3:{:016x}", hash);
+  return found;
 }
 
 // The leader writes the metrics that need the rates. Measuring needs memory, so it precedes the allocation.
@@ -140,7 +147,7 @@ Outcome Trainer::end_of(checkpoint::Progress& progress) const {
   return Outcome::diverged;
 }
 
-Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
+Outcome Trainer::run(Requests& requests, const Record& record) {
   open_data();
   lock_folders();
   world_.run_collectively([&] {

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "config/config.h"
 #include "parallel/world.h"
@@ -40,12 +42,11 @@ class Trainer {
 
   const MemoryPlan& plan() const { return runner_.plan(); }
   model::ModelStage& model() { return runner_.model(); }
-  /// Known once run() calls `record`, on rank 0.
-  const std::vector<checkpoint::Dataset>& datasets() const { return datasets_; }
 
-  /// Opens the data, allocates, initializes or resumes, and trains as TrainingLoop::run() describes. Calls `record`
-  /// once the folders are locked for this run.
-  Outcome run(Requests& requests, const std::function<void()>& record = {});
+  /// Opens the data, allocates, initializes or resumes, and trains as TrainingLoop::run() describes. Calls `record` on
+  /// rank 0 once the folders are locked for this run, with the content of datasets and initial weights by path.
+  using Record = std::function<void(const std::map<std::string, std::string>& contents)>;
+  Outcome run(Requests& requests, const Record& record = {});
 
  private:
   // The phases of startup, in order.
@@ -54,7 +55,8 @@ class Trainer {
   void find_gpu();
   void allocate();
   std::unique_ptr<checkpoint::Saver> make_saver();
-  void prepare_folders(StartPoint& start, const std::function<void()>& record);
+  void prepare_folders(StartPoint& start, const Record& record);
+  std::map<std::string, std::string> contents(const StartPoint& start) const;
   /// Of a run that has no step left.
   Outcome end_of(checkpoint::Progress& progress) const;
   bool saves_periodically() const {

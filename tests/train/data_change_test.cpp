@@ -1,5 +1,6 @@
 // Datasets that change during a run: checkpoints record what the run was trained on.
 #include "checkpoint/manifest.h"
+#include "core/json.h"
 #include "data/loss_mask.h"
 #include "te_train_testing.h"
 
@@ -72,6 +73,35 @@ TEST_F(DataChange, OfLossMasksIsDetected) {
   testing::run(folder_, "a", overrides + Overrides{"training.train_steps=2"});
   write_mask(0);
   expect_refused(resume(overrides), "data.train: " + mask + " is not the data of ");
+}
+
+// run.json has the content of data and initial weights, by which reports tell runs that cannot be compared.
+TEST_F(DataChange, IsInTheRecordsOfTheRuns) {
+  const std::string weights = folder_ / "weights";
+  const auto contents = [&](const std::string& name, const Overrides& overrides) {
+    testing::run(folder_, name, overrides + Overrides{"checkpoint.init_from=" + weights});
+    return parse_json(testing::read_file(folder_.run_folder(name) + "/run.json"))["starts"].back()["data"];
+  };
+  const auto replace_weights = [&](const std::string& seed) {
+    testing::run(folder_, "base" + seed, {"training.seed=" + seed, "training.train_steps=1"});
+    std::filesystem::remove_all(weights);
+    std::filesystem::copy(folder_.checkpoint("base" + seed, 1), weights);
+  };
+  for (const Overrides& overrides : {Overrides{}, Overrides{"adapter.type=lora", "adapter.rank=8"}}) {
+    const std::string name = std::to_string(overrides.size());
+    replace_weights("1");
+    const nlohmann::json first = contents("first" + name, overrides);
+    EXPECT_EQ(contents("again" + name, overrides), first);
+    EXPECT_EQ(first.size(), 3u) << first;
+    replace_weights("2");
+    const nlohmann::json second = contents("second" + name, overrides);
+    EXPECT_NE(second[weights], first[weights]);
+    EXPECT_EQ(second[folder_ / "train"], first[folder_ / "train"]);
+    for (const char* base : {"base1", "base2"}) std::filesystem::remove_all(folder_.run_folder(base));
+  }
+  const std::string adapter = folder_.checkpoint("second2", 6);
+  EXPECT_TRUE(contents("third", {"adapter.type=lora", "adapter.rank=8", "adapter.init_from=" + adapter})
+                  .contains(adapter));
 }
 
 TEST_F(DataChange, UnderAnotherPrefixIsAConfigChange) {

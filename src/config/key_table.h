@@ -76,7 +76,8 @@ std::string number_text(double value);
 /// value that means "not given" (0, empty, auto).
 void follow_other_keys(Config& config, const std::function<bool(std::string_view path)>& given);
 
-/// UserError "WHERE: VALUE is out of range; it must be RULE" if the number of the key is outside its range.
+/// UserError "WHERE: VALUE is out of range; it must be RULE" if the number of the key is outside its range, also after
+/// rounding to float32, or if float32 has no normal number for it.
 void check_range(const Key& key, Config& config, std::string_view where);
 
 }  // namespace te::config

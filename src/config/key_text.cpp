@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <limits>
 
 #include "config/key_table.h"
 #include "config/rope_scaling.h"
@@ -145,6 +146,27 @@ std::string value_text(const Field& field) {
                     field);
 }
 
+namespace {
+
+/// Most numbers are used as float32, where a tiny one would be 0, a huge one infinite, and one near a bound that the
+/// range excludes would be that bound. Subnormal numbers are refused, too: their reciprocals are infinite.
+void check_float32(const Range& range, double value, std::string_view where) {
+  using Limits = std::numeric_limits<float>;
+  if (value != 0.0 && std::abs(value) < Limits::min()) {
+    user_error("{}: {} is too close to 0 for float32; it must be {}at least 1.2e-38", where,
+               number_text(value), range.contains(0.0) ? "0 or " : "");
+  }
+  if (std::abs(value) > Limits::max())
+    user_error("{}: {} is too large for float32; it must be at most 3.4e38", where, number_text(value));
+  const auto rounded = static_cast<double>(static_cast<float>(value));
+  if (!range.contains(rounded)) {
+    user_error("{}: {} is {} in float32; it must be {} in float32, too", where, number_text(value),
+               number_text(rounded), range_text(range));
+  }
+}
+
+}  // namespace
+
 void check_range(const Key& key, Config& config, std::string_view where) {
   const Field field = key.field(config);
   double value = 0.0;
@@ -158,6 +180,7 @@ void check_range(const Key& key, Config& config, std::string_view where) {
   if (!key.range.contains(value)) {
     user_error("{}: {} is out of range; it must be {}", where, value_text(field), range_text(key.range));
   }
+  if (std::holds_alternative<double*>(field)) check_float32(key.range, value, where);
 }
 
 }  // namespace te::config

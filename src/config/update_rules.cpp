@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <string_view>
 
 #include "config/text.h"
@@ -51,8 +52,10 @@ void read_setting(UpdateRule& rule, std::string_view setting) {
   if (to->has_value()) refuse(rule.text, "sets " + std::string(name) + " twice");
   double value = 0.0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (error != std::errc{} || end != number.data() + number.size() || !(value >= 0.0) || value > 1e6)
-    refuse(rule.text, "needs a number of at least 0 after " + std::string(name));
+  // The factors are used as float32.
+  const bool fits = value == 0.0 || (value >= std::numeric_limits<float>::min() && value <= 1e6);
+  if (error != std::errc{} || end != number.data() + number.size() || !fits)
+    refuse(rule.text, "needs 0 or a number from 1.2e-38 to 1e6 after " + std::string(name));
   *to = value;
 }
 

@@ -159,6 +159,32 @@ TEST(Parse, Ranges) {
             "--set optimizer.beta1=-0.1: -0.1 is out of range; it must be 0 or more, below 1");
 }
 
+// Numbers are used as float32: 1e-46 is 0 there, 1e39 infinite, and 0.99999999 is 1.
+TEST(Parse, NumbersFitIntoFloat32) {
+  EXPECT_EQ(override_complaint({"optimizer.eps=1e-46"}),
+            "--set optimizer.eps=1e-46: 1.0e-46 is too close to 0 for float32; it must be at least 1.2e-38");
+  EXPECT_EQ(
+      complaint("optimizer: {clip_grad: 1e-46}\n"),
+      "dir/bad.yaml:1: optimizer.clip_grad: 1.0e-46 is too close to 0 for float32; it must be 0 or at least "
+      "1.2e-38");
+  EXPECT_EQ(override_complaint({"optimizer.lr=1e39"}),
+            "--set optimizer.lr=1e39: 1.0e+39 is too large for float32; it must be at most 3.4e38");
+  EXPECT_EQ(
+      override_complaint({"optimizer.beta1=0.99999999"}),
+      "--set optimizer.beta1=0.99999999: 0.99999999 is 1.0 in float32; it must be 0 or more, below 1 in "
+      "float32, too");
+  for (const char* wrong :
+       {"optimizer.beta2=0.99999999", "optimizer.muon_momentum=0.99999999", "model.hidden_dropout=0.99999999",
+        "model.attention_dropout=0.99999999", "adapter.dropout=0.99999999", "model.swiglu_clamp=1e-46",
+        "model.final_logit_softcapping=1e-40", "model.query_pre_attn_scalar=1e-90",
+        "training.z_loss_coefficient=1e39", "model.rope_scaling={rope_type: linear, factor: 1e39}"})
+    EXPECT_NE(override_complaint({wrong}).find("float32"), std::string::npos) << wrong;
+  EXPECT_EQ(small({"optimizer.eps=1e-30"}).optimizer.eps, 1e-30);
+  EXPECT_EQ(small({"optimizer.beta1=0.9999999"}).optimizer.beta1, 0.9999999);
+  EXPECT_EQ(small({"optimizer.clip_grad=0"}).optimizer.clip_grad, 0.0);
+  EXPECT_EQ(small({"guard.tolerance=1e-30"}).guard.tolerance, 1e-30);
+}
+
 TEST(Parse, DuplicatesAndStructure) {
   EXPECT_EQ(complaint("model:\n  num_layers: 1\n  hidden_size: 2\n  num_layers: 1\n"),
             "dir/bad.yaml:4: model.num_layers is given twice; first in line 2");

@@ -52,10 +52,11 @@ TEST(UpdateRules, InvalidRulesAreRefused) {
            {": lr_factor 2", "unknown selector \"\""},
            {"norms: lr 2", "unknown setting \"lr 2\""},
            {"norms:", "unknown setting \"\""},
-           {"norms: lr_factor", "needs a number"},
-           {"norms: lr_factor -1", "needs a number"},
-           {"norms: weight_decay nan", "needs a number"},
-           {"norms: lr_factor 2x", "needs a number"},
+           {"norms: lr_factor", "needs 0 or a number"},
+           {"norms: lr_factor -1", "needs 0 or a number"},
+           {"norms: weight_decay nan", "needs 0 or a number"},
+           {"norms: lr_factor 1e-46", "needs 0 or a number from 1.2e-38 to 1e6"},
+           {"norms: lr_factor 2x", "needs 0 or a number"},
            {"norms: lr_factor 1, lr_factor 2", "sets lr_factor twice"}}) {
     OptimizerConfig optimizer;
     optimizer.groups = {rule};

@@ -2,6 +2,7 @@
 // its file and line. Defaults that depend on other keys are resolved last, followed by validation.
 #include <fmt/ranges.h>
 
+#include <array>
 #include <cctype>
 #include <map>
 
@@ -28,6 +29,8 @@ class Loader {
 
   void read(const std::vector<Assignment>& assignments);
   void read_override(const std::string& assignment);
+  /// Checks that only concern what a user writes, not stored configs.
+  void check_given() const;
   /// `origins` may be null.
   Config finish(Provenance* origins);
 
@@ -73,6 +76,7 @@ void Loader::read_override(const std::string& assignment) {
     value = YAML::Node(text);  // not parsed as YAML: the shell has already removed quotes
   } else {
     try {
+      if (second_document(text)) user_error("{}: expected one value, got a second YAML document", shown);
       value = YAML::Load(text);
     } catch (const YAML::Exception& error) {
       user_error("{}: broken YAML: {}", shown, error.msg);
@@ -81,6 +85,55 @@ void Loader::read_override(const std::string& assignment) {
   given_[path] = "--set";
   read_value(
       *key, value, [&](const YAML::Node&) { return shown; }, config_);
+}
+
+namespace {
+
+/// Keys that have no effect unless another key enables them. A config that gives the other key, even with the value that
+/// disables it, may have them: an override that disables a part of its base leaves the keys of that part.
+struct Enabled {
+  std::string_view keys, by;  ///< `keys` that end with a dot: all keys of the section
+};
+
+constexpr auto kEnabled = std::to_array<Enabled>({
+    {"adapter.", "adapter.type"},
+    {"optimizer.wsd_decay_steps", "optimizer.decay"},
+    {"optimizer.muon_momentum", "optimizer.name"},
+    {"precision.loss_scale", "precision.dtype"},
+    {"precision.initial_loss_scale", "precision.dtype"},
+    {"logging.fp8_what_if", "logging.fp8_statistics_every"},
+    {"guard.", "guard.every"},
+});
+
+std::vector<std::string> paths_in(const Key& key, Config config) {
+  const Field field = key.field(config);
+  std::vector<std::string> paths;
+  const auto add = [&](const std::vector<DataSource>& sources) {
+    for (const DataSource& source : sources) paths.push_back(source.prefix);
+  };
+  if (const auto* text = std::get_if<std::string*>(&field); text && allowed_values(key).ends_with("a path"))
+    paths.push_back(**text);
+  if (const auto* sources = std::get_if<std::vector<DataSource>*>(&field)) add(**sources);
+  if (const auto* sets = std::get_if<std::vector<ValidationSet>*>(&field))
+    for (const ValidationSet& set : **sets) add(set.sources);
+  return paths;
+}
+
+}  // namespace
+
+void Loader::check_given() const {
+  for (const auto& [path, place] : given_) {
+    for (const auto& [names, by] : kEnabled) {
+      const bool named = names.ends_with('.') ? path.starts_with(names) : path == names;
+      if (named && !given_.contains(by))
+        user_error("{}: {} has no effect without {}: set it, or leave {} out", place, path, by, path);
+    }
+    for (const std::string& text : paths_in(*find_key(path), config_)) {
+      if (text.starts_with('~') || text.starts_with('$') || text.find("${") != text.npos)
+        user_error("{}: {}: {} is not expanded; give the path itself, or ./ before a name that starts so",
+                   place, path, in_quotes(text));
+    }
+  }
 }
 
 void Loader::check_required() const {
@@ -185,6 +238,7 @@ Config load_config(const std::vector<std::string>& sources, const std::vector<st
   Loader loader(sources);
   loader.read(reader.assignments());
   for (const std::string& assignment : overrides) loader.read_override(assignment);
+  loader.check_given();
   return loader.finish(provenance);
 }
 

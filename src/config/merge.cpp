@@ -94,8 +94,8 @@ class SecondDocument : public YAML::EventHandler {
     YAML::Parser parser(stream);
     while (documents_ < 2 && parser.HandleNextDocument(*this)) ++documents_;
   }
-  bool exists() const { return documents_ > 1; }
-  int line() const { return line_; }  ///< from 0
+  /// From 1; empty if there is no second document.
+  std::optional<int> line() const { return documents_ > 1 ? std::optional(line_ + 1) : std::nullopt; }
 
   void OnDocumentStart(const YAML::Mark& mark) override { line_ = mark.line; }
   void OnDocumentEnd() override {}
@@ -115,10 +115,10 @@ class SecondDocument : public YAML::EventHandler {
 
 YAML::Node parse(const std::string& text, const std::string& source) {
   try {
-    const SecondDocument second(text);
-    if (!second.exists()) return YAML::Load(text);
+    const std::optional<int> second = second_document(text);
+    if (!second) return YAML::Load(text);
     user_error("{}:{}: a second YAML document begins here; a configuration must be one document", source,
-               second.line() + 1);
+               *second);
   } catch (const YAML::Exception& error) {
     user_error("{}:{}: broken YAML: {} (column {})", source, error.mark.line + 1, error.msg,
                error.mark.column + 1);
@@ -130,6 +130,10 @@ bool known_section(const std::string& name) {
 }
 
 }  // namespace
+
+std::optional<int> second_document(const std::string& text) {
+  return SecondDocument(text).line();
+}
 
 std::string Origin::str() const {
   return line == 0 ? source : fmt::format("{}:{}", source, line);
@@ -194,6 +198,9 @@ void SourceReader::read_base(const std::string& name, const std::string& where, 
 void SourceReader::read_section(const Entry& section, File& file) {
   const std::string& name = section.name;
   const std::string place = at(section.key, file.source);
+  if (const Key* key = find_key(name))
+    user_error("{}: key {} must be in its section; write {}: {{{}: ...}}", place, key_name(name),
+               key->section(), key->name());
   if (!known_section(name)) user_error("{}: key {} is unknown; {}", place, key_name(name), suggestion(name));
   if (section.value.IsNull()) return;
   if (!section.value.IsMap()) user_error("{}: {}: expected a section with keys of its own", place, name);

@@ -4,6 +4,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -58,6 +59,9 @@ class SourceReader {
   std::set<std::string> read_;  ///< identities of the files read so far; a base is read only once
   std::vector<Assignment> assignments_;
 };
+
+/// The line (from 1) at which a second YAML document begins; empty if there is none. YAML::Exception for broken YAML.
+std::optional<int> second_document(const std::string& text);
 
 /// The name of a run with these sources: their stems, such as "gpt2+fp8".
 std::string run_name(const std::vector<std::string>& sources);

@@ -130,6 +130,47 @@ TEST_F(Merge, ErrorsNameTheFileOfTheKey) {
   EXPECT_EQ(complaint({"run.yaml"}).rfind("run.yaml: required keys are missing: model.num_layers", 0), 0u);
 }
 
+// Nothing expands these, so that a folder of this name would appear.
+TEST_F(Merge, PathsAreNotExpanded) {
+  for (const char* key :
+       {"logging.directory", "checkpoint.directory", "checkpoint.resume", "checkpoint.init_from",
+        "data.tokenizer", "evaluation.data", "data.train", "data.valid"}) {
+    write("run.yaml", kSmall);
+    for (const char* path : {"~/runs", "~x", "${HOME}/runs", "$HOME/runs", "runs/${USER}"})
+      EXPECT_EQ(
+          complaint({"run.yaml"}, {std::string(key) + "=" + path}),
+          fmt::format("--set: {}: \"{}\" is not expanded; give the path itself, or ./ before a name that "
+                      "starts so",
+                      key, path));
+  }
+  write("run.yaml", kSmall + "logging:\n  directory: ~/runs\n");
+  EXPECT_EQ(complaint({"run.yaml"}).rfind("run.yaml:6: logging.directory: \"~/runs\" is not expanded", 0),
+            0u);
+  write("run.yaml", kSmall);
+  EXPECT_EQ(complaint({"run.yaml"}, {"data.valid={a: b, c: [[1, d], ~/e]}"}).rfind("--set: data.valid: ", 0),
+            0u);
+  EXPECT_EQ(load({"run.yaml"}, {"logging.directory=./~"}).logging.directory, "./~");
+  EXPECT_EQ(load({"run.yaml"}, {"logging.directory=a~b$c"}).logging.directory, "a~b$c");
+}
+
+TEST_F(Merge, KeysWithoutEffect) {
+  write("run.yaml", kSmall + "adapter:\n  rank: 64\n");
+  EXPECT_EQ(complaint({"run.yaml"}),
+            "run.yaml:6: adapter.rank has no effect without adapter.type: set it, or leave adapter.rank out");
+  // A run that disables a part of its base keeps the base's keys of that part.
+  EXPECT_EQ(load({"run.yaml"}, {"adapter.type=none"}).adapter.rank, 64);
+  write("run.yaml", kSmall);
+  for (const char* key :
+       {"adapter.init_from=a", "adapter.train_norms=true", "optimizer.wsd_decay_steps=3",
+        "optimizer.muon_momentum=0.9", "precision.loss_scale=1024", "precision.initial_loss_scale=1024",
+        "logging.fp8_what_if=mxfp8", "guard.action=rollback", "guard.tolerance=0.1"})
+    EXPECT_NE(complaint({"run.yaml"}, {key}).find(" has no effect without "), std::string::npos) << key;
+  load({"run.yaml"}, {"optimizer.decay=cosine", "optimizer.wsd_decay_steps=3"});
+  load({"run.yaml"}, {"guard.every=0", "guard.action=rollback"});
+  write("saved.yaml", to_yaml(load({"run.yaml"}), provenance_));
+  EXPECT_EQ(load({"saved.yaml"}).guard.every, 0);
+}
+
 // A renamed config is found by its old name.
 TEST_F(Merge, AMissingFileNamesItsNeighbors) {
   for (const char* name : {"llama3.1_8b_bf16.yaml", "llama3.1_8b_fp8.yaml", "llama3.1_70b_fp8.yaml",

@@ -191,6 +191,8 @@ TEST(Parse, DuplicatesAndStructure) {
   EXPECT_EQ(complaint("data: {}\nlogging: {}\ndata: {}\n"),
             "dir/bad.yaml:3: data is given twice; first in line 1");
   EXPECT_EQ(complaint("model: 5\n"), "dir/bad.yaml:1: model: expected a section with keys of its own");
+  EXPECT_EQ(complaint("optimizer.lr: 3\n"),
+            "dir/bad.yaml:1: key 'optimizer.lr' must be in its section; write optimizer: {lr: ...}");
   EXPECT_EQ(complaint("- 1\n"), "dir/bad.yaml:1: expected sections (model, training, ...) with their keys");
   EXPECT_EQ(complaint("[a]: 1\n"), "dir/bad.yaml:1: expected the name of a key");
   EXPECT_NE(complaint(kSmall + "---\nmodel: {}\n").find("dir/bad.yaml:5: a second YAML document begins here"),
@@ -224,6 +226,8 @@ TEST(Parse, Overrides) {
   EXPECT_EQ(override_complaint({"model.num_layers"}),
             "--set model.num_layers: expected KEY=VALUE, such as --set model.num_layers=4");
   EXPECT_EQ(override_complaint({"data.train=[a"}).rfind("--set data.train=[a: broken YAML: ", 0), 0u);
+  EXPECT_EQ(override_complaint({"training.train_steps=10\n---\n20"}),
+            "--set training.train_steps=10\\x0a---\\x0a20: expected one value, got a second YAML document");
   EXPECT_EQ(override_complaint({"modle.num_layers=4"}),
             "--set modle.num_layers=4: key 'modle.num_layers' is unknown; did you mean 'model.num_layers'?");
   // An override can set a key that the file lacks.

@@ -30,10 +30,10 @@ std::string first_line(const FileText& file) {
   return file.text.substr(0, file.text.find('\n'));
 }
 
+/// A step folder can be a link to one on another disk.
 bool is_checkpoint(const fs::path& folder) {
   std::error_code error;
-  return step_of(folder.filename().string()) >= 0 &&
-         fs::symlink_status(folder, error).type() == fs::file_type::directory &&
+  return step_of(folder.filename().string()) >= 0 && fs::is_directory(folder, error) &&
          fs::is_regular_file(folder / "manifest.json", error);
 }
 
@@ -124,8 +124,8 @@ std::optional<fs::path> find_latest(const fs::path& directory) {
     return newest;
   }
   if (named) {
-    user_error("{}: {}; correct the file or set checkpoint.resume to a folder",
-               (directory / "latest").string(), fault);
+    user_error("{}: {}; correct the file or name the folder of a step", (directory / "latest").string(),
+               fault);
   }
   return std::nullopt;
 }
@@ -178,6 +178,8 @@ bool is_checkpoint_path(const fs::path& path) {
 fs::path resolve(const fs::path& path) {
   std::error_code error;
   if (const std::optional<fs::path> named = named_by(path)) return *named;
+  if (fs::exists(path, error) && !fs::is_directory(path, error))
+    user_error("{}: is a file, not a checkpoint; give the folder that has it", path.string());
   if (fs::exists(path / "config.json", error) && !fs::exists(path / "latest", error)) {
     user_error(
         "{}: is a Hugging Face folder, not a checkpoint; start a new run from it with checkpoint.init_from, "
@@ -307,6 +309,8 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& last_verifie
   if (keep == 0) return;
   std::vector<fs::path> folders = checkpoints_in(directory);
   std::erase_if(folders, [&](const fs::path& folder) {
+    std::error_code error;
+    if (fs::is_symlink(folder, error)) return true;  // the user's, and removing it would free no space
     return std::ranges::find(best, step_of(folder.filename().string())) != best.end();
   });
   const auto age = [](const fs::path& folder) {

@@ -79,8 +79,8 @@ std::filesystem::path commit_folder(const std::filesystem::path& directory, int6
 void discard_folder(const std::filesystem::path& temporary);
 
 /// Deletes the oldest checkpoints (by the time of their manifest) until `keep` are left; 0 keeps all. Does not delete
-/// the latest one, `last_verified`, or folders without a checkpoint's name and manifest. Checkpoints of the steps in
-/// `best` are neither counted nor deleted.
+/// the latest one, `last_verified`, or folders without a checkpoint's name and manifest. Links to step folders and
+/// checkpoints of the steps in `best` are neither counted nor deleted.
 void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& last_verified,
            const std::vector<int64_t>& best = {});
 

@@ -165,6 +165,38 @@ TEST_F(Saving, FindsTheNewestCheckpointWithoutLatest) {
                     checkpoint::find_latest(folder_.path()));
 }
 
+// A step on another disk.
+TEST_F(Saving, LinksToStepFoldersAreReadButNotPruned) {
+  auto saving = saver(false);
+  for (const int64_t number : {1, 2}) saving->save(at_step(number), {});
+  const fs::path elsewhere = folder_ / "elsewhere";
+  fs::create_directories(elsewhere);
+  for (const int64_t number : {1, 2}) {
+    const fs::path target = elsewhere / step(number).filename();
+    fs::rename(step(number), target);
+    fs::create_directory_symlink(target, step(number));
+  }
+  EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(2));
+  EXPECT_EQ(checkpoint::resolve(folder_ / "latest"), step(2));
+  EXPECT_EQ(checkpoint::checkpoint_before(step(2)), step(1));
+  saving = saver(false, 1);
+  for (const int64_t number : {3, 4}) saving->save(at_step(number), {});
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"elsewhere", "latest", "step_00000001",
+                                                               "step_00000002", "step_00000004"}));
+  checkpoint::remove_checkpoint(step(2));
+  EXPECT_FALSE(fs::exists(step(2)));
+  checkpoint::Reader(elsewhere / "step_00000002").verify_all();
+}
+
+TEST_F(Saving, AFileIsNotACheckpoint) {
+  saver(false)->save(at_step(1), {});
+  for (const char* name : {"manifest.json", "model.safetensors"}) {
+    const std::string file = (step(1) / name).string();
+    TE_EXPECT_REFUSED(file + ": is a file, not a checkpoint; give the folder that has it",
+                      checkpoint::resolve(file));
+  }
+}
+
 // --- failures ----------------------------------------------------------------------------------------------
 
 class FailingSaves : public Saving, public ::testing::WithParamInterface<bool> {

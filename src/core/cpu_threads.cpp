@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "core/control_groups.h"
+#include "core/error.h"
 
 namespace te {
 namespace {
@@ -60,6 +61,8 @@ using Initializer = void (*)(int, char**, char**);
 [[gnu::section(".preinit_array"), gnu::used]] const Initializer first_initializer =
     start_with_sleeping_threads;
 
+constexpr int kMaxCpus = 8192;  // the most that Linux supports
+
 /// CPUs of the group's quota; not positive if it has none. Version 2: cpu.max is "QUOTA PERIOD", or "max" for none.
 /// Version 1: cpu.cfs_quota_us (-1 for none) and cpu.cfs_period_us.
 double read_quota(const ControlGroup& group) {
@@ -88,7 +91,7 @@ std::vector<CpuQuota> read_cpu_quotas(const std::string& root) {
 
 CpuLimits read_cpu_limits() {
   CpuLimits limits;
-  std::array<cpu_set_t, 8> mask{};  // 8192 CPUs, the most that Linux supports
+  std::array<cpu_set_t, 8> mask{};  // kMaxCpus
   if (::sched_getaffinity(0, sizeof(mask), mask.data()) == 0) {
     for (int cpu = 0; cpu < static_cast<int>(sizeof(mask)) * CHAR_BIT; ++cpu)
       if (CPU_ISSET_S(cpu, sizeof(mask), mask.data())) limits.cpus.push_back(cpu);
@@ -147,6 +150,12 @@ int available_threads() {
 void use_threads(int count) {
   if (!any_set({"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}))
     omp_set_num_threads(count);
+  // libgomp ends in a segmentation fault when the threads' stacks do not fit.
+  if (const int threads = omp_get_max_threads(); threads > kMaxCpus)
+    user_error(
+        "OMP_NUM_THREADS: {} threads are more than the {} CPUs that Linux supports; unset it, or set it to "
+        "{}",
+        threads, kMaxCpus, count);
 }
 
 }  // namespace te

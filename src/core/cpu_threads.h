@@ -45,6 +45,7 @@ int thread_count(const std::vector<CpuLimits>& processes, size_t self);
 int available_threads();
 
 /// Makes OpenMP use `count` threads, unless OMP_NUM_THREADS, OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set.
+/// UserError if those give more threads than Linux supports CPUs.
 /// An executable that links this function also restarts itself so that waiting threads sleep (see above).
 void use_threads(int count);
 

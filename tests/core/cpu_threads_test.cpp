@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "core/error.h"
 #include "testing/folder_of_files.h"
 
 namespace te {
@@ -164,6 +165,9 @@ TEST(UseThreads, SetsOpenMpsNumberUnlessTheUserDid) {
   ::setenv("OMP_NUM_THREADS", "7", 1);
   use_threads(5);
   EXPECT_EQ(omp_get_max_threads(), 3);
+  omp_set_num_threads(100000);  // as OpenMP itself does when it is loaded with this variable
+  EXPECT_THROW(use_threads(5), UserError);
+  omp_set_num_threads(3);
   ::unsetenv("OMP_NUM_THREADS");
   ::setenv("OMP_PLACES", "cores", 1);
   use_threads(5);

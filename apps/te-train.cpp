@@ -37,6 +37,7 @@
 #include "train/plan_layouts.h"
 #include "train/planned_rank.h"
 #include "train/run_record.h"
+#include "train/same_on_all_ranks.h"
 #include "train/signals.h"
 #include "train/start_screen.h"
 #include "train/state_copy.h"
@@ -160,6 +161,9 @@ struct Start {
 
 int train(te::config::Config config, te::parallel::World& world, const Start& start) {
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
+  const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
+  const std::string program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12));
+  te::train::check_same_run(world, config, program, start.overwrite);
   te::parallel::ProcessGrid grid;
   world.run_collectively([&] {
     grid = te::train::grid_of(config.parallel, world.size());
@@ -182,7 +186,6 @@ int train(te::config::Config config, te::parallel::World& world, const Start& st
           "samples and evaluation tasks run in {}, without FP8; validation runs in the precision of training",
           te::config::to_string(config.precision.dtype));
   });
-  const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
   const te::parallel::Placement placement = te::parallel::find_placement(world, context);
   const te::train::StartInfo info{
       .config = config,
@@ -194,7 +197,7 @@ int train(te::config::Config config, te::parallel::World& world, const Start& st
       .provenance = start.provenance,
       .attention = trainer.model().attention_kernels(context),
       .gemms = te::planner::trace_gemms(config, context),
-      .program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12)),
+      .program = program,
       .config_path = start.config_path,
       .ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : ""};
   if (start.verbose && world.leader()) {
@@ -272,7 +275,7 @@ void add_options(CLI::App& app, Options& o) {
          "--ranks", o.show.ranks,
          "With --dry-run and --print-schedule: ranks of the job (default: parallel.ranks, or the minimum "
          "of the layout)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1048576));
 }
 
 void check(const Options& o, const te::apps::PlanOptions& plan) {

@@ -57,6 +57,13 @@ bool runs_here(const Holder& holder) {
 
 enum class Attempt : uint8_t { taken, held, replaced };
 
+/// Whether the path still names the open file.
+bool names(const fs::path& path, int file) {
+  struct stat opened = {}, named = {};
+  return ::fstat(file, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+         opened.st_dev == named.st_dev;
+}
+
 /// Tries once to lock the open file.
 Attempt try_lock(int file, const fs::path& path) {
   if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
@@ -70,16 +77,13 @@ Attempt try_lock(int file, const fs::path& path) {
     return Attempt::taken;
   }
   // The previous holder may have removed the file after it was opened here.
-  struct stat opened = {}, named = {};
-  const bool same = ::fstat(file, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
-                    opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-  return same ? Attempt::taken : Attempt::replaced;
+  return names(path, file) ? Attempt::taken : Attempt::replaced;
 }
 
 }  // namespace
 
 FolderLock::FolderLock(const std::string& key, const fs::path& folder, double patience_seconds)
-    : path_(folder / kName) {
+    : key_(key), path_(folder / kName) {
   using Clock = std::chrono::steady_clock;
   const auto patience = Clock::now() + std::chrono::duration<double>(patience_seconds);
   for (;;) {
@@ -106,11 +110,22 @@ FolderLock::FolderLock(const std::string& key, const fs::path& folder, double pa
 }
 
 FolderLock::FolderLock(FolderLock&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+    : key_(std::move(other.key_)), path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+
+void FolderLock::check() {
+  if (names(path_, file_)) return;
+  const fs::path folder = path_.parent_path();
+  std::error_code ignored;  // reported when the file cannot be created
+  fs::create_directories(folder, ignored);
+  FolderLock again(key_, folder);
+  std::swap(file_, again.file_);
+  log_warning("{}: was removed during the run; other files of the run may be missing, too", path_.string());
+}
 
 FolderLock::~FolderLock() {
   if (file_ < 0) return;
-  ::unlink(path_.c_str());  // before unlocking, so that no process locks a file about to be removed
+  // Before unlocking, so that no process locks a file about to be removed. Another run's file stays.
+  if (names(path_, file_)) ::unlink(path_.c_str());
   ::close(file_);
 }
 

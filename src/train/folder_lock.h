@@ -19,9 +19,14 @@ class FolderLock {
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&&) = delete;
 
+  /// Call before writing to the folder after some time: if the file was removed, perhaps with the folder, locks it
+  /// again with a warning. UserError when another process has done so.
+  void check();
+
   static constexpr const char* kName = "run.lock";
 
  private:
+  std::string key_;
   std::filesystem::path path_;
   int file_ = -1;
 };

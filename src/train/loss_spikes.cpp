@@ -64,4 +64,12 @@ void LossSpikes::rollback(const checkpoint::SpikeHistory& undone) {
   history_.since = std::min(history_.since, undone.since);
 }
 
+std::string diverged_steps(const checkpoint::Faults& faults, const LossSpikes& spikes) {
+  if (spikes.consecutive() >= LossSpikes::kDiverged)
+    return fmt::format("the last {} steps had a loss spike", spikes.consecutive());
+  if (faults.consecutive_skipped >= LossSpikes::kDiverged)
+    return fmt::format("the last {} steps were not finite", faults.consecutive_skipped);
+  return "";
+}
+
 }  // namespace te::train

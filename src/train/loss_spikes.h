@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "checkpoint/progress.h"
 #include "config/config.h"
@@ -43,12 +44,11 @@ class LossSpikes {
   }
   /// So many consecutive spikes, at such a level, that no loss will be accepted again: the run has diverged.
   bool has_diverged() const;
-  /// For a run that ends now: its last kDiverged steps were spikes, which a single bad batch does not explain.
-  bool probably_diverged() const { return consecutive() >= kDiverged; }
   int64_t consecutive() const { return static_cast<int64_t>(history_.row.size()); }
   int64_t total() const { return history_.total; }
 
   static constexpr size_t kWindow = 64, kMinAccepted = 16, kNewLevel = 32;
+  /// Consecutive bad steps at the end of a run that a single bad batch does not explain.
   static constexpr int64_t kDiverged = 3;
 
  private:
@@ -56,5 +56,9 @@ class LossSpikes {
   bool skips_ = false;
   checkpoint::SpikeHistory& history_;
 };
+
+/// For a run that ends now: which of its last steps say that it has probably diverged, as "the last 4 steps had a loss
+/// spike" or "... were not finite"; else empty.
+std::string diverged_steps(const checkpoint::Faults& faults, const LossSpikes& spikes);
 
 }  // namespace te::train

@@ -164,13 +164,28 @@ void RunFolder::rotate_logs() const {
   }
 }
 
-void RunFolder::truncate_logs(int64_t step) const {
+void RunFolder::make_latest(const fs::path& resumed) const {
+  if (!options_.saves || resumed.empty() || !same_folder(resumed.parent_path(), options_.checkpoints)) return;
+  checkpoint::make_latest(resumed);
+}
+
+void RunFolder::truncate_logs(int64_t step, int64_t every) const {
   for (const Log& log : logs()) {
     const int64_t dropped = truncate_log(log.path, step, log.step_of);
     if (dropped > 0 && step > 0) {
       log_info("{}: removed {} lines after step {}: those steps run again", log.path.string(), dropped, step);
     }
   }
+  const fs::path log = options_.logs / kCsvName;
+  const int64_t last = last_logged_step(log, csv_step);
+  if (last > 0 && last + every <= step)
+    log_warning(
+        "{}: ends at step {}, but the run resumes after step {}: the lines of the steps between are lost",
+        log.string(), last, step);
+}
+
+void RunFolder::check_locks() {
+  for (FolderLock& lock : locks_) lock.check();
 }
 
 void RunFolder::warn_of_later_checkpoints(int64_t step, int64_t keep) const {

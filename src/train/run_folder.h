@@ -34,8 +34,14 @@ class RunFolder {
   void remove_earlier_run(const std::filesystem::path& source) const;
   /// For a run from step 1 that did not find a checkpoint to resume: renames the old logs to keep them.
   void rotate_logs() const;
-  /// For a run that resumes after `step`: removes the log lines of later steps.
-  void truncate_logs(int64_t step) const;
+  /// Makes a resumed checkpoint in checkpoint.directory the latest one: if the run ends before it saves, the next start
+  /// must not resume a later checkpoint of the steps that it replaces.
+  void make_latest(const std::filesystem::path& resumed) const;
+  /// For a run that resumes after `step`: removes the log lines of later steps. `every`: steps per line. Warns if lines
+  /// before them are missing.
+  void truncate_logs(int64_t step, int64_t every) const;
+  /// Call before writing a checkpoint. UserError when lock files were removed and another run uses a folder now.
+  void check_locks();
   /// Warns of checkpoints after `step`: the run will save those steps again, and `keep` (checkpoint.keep) may delete
   /// them earlier.
   void warn_of_later_checkpoints(int64_t step, int64_t keep) const;

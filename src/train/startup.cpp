@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "config/adapter.h"
@@ -32,6 +33,14 @@ void check_same_adapter(const convert::Adapter& adapter, const config::Config& c
   if (present != targeted)
     user_error("{}: has adapters of {}, but adapter.target selects {}; set it to [{}]", title,
                fmt::join(present, ", "), fmt::join(targeted, ", "), fmt::join(present, ", "));
+  // Checkpoints have the parameters that are trained, so they would lack what this adapter has changed.
+  for (const auto& [key, there, here] : {std::tuple("train_norms", has.train_norms, wants.train_norms),
+                                         {"train_embeddings", has.train_embeddings, wants.train_embeddings}})
+    if (there && !here)
+      user_error(
+          "{}: was trained with adapter.{}; set it to true, or merge the adapter into the weights first "
+          "(te-convert merge)",
+          title, key);
 }
 
 }  // namespace
@@ -184,9 +193,9 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
   return point;
 }
 
-StartPoint Startup::rollback_to(const fs::path& folder) {
+StartPoint Startup::rollback_to(const fs::path& folder, bool optimizer) {
   bool damaged = false;
-  return load(folder, {.optimizer = config_.checkpoint.load_optimizer}, damaged);
+  return load(folder, {.optimizer = optimizer}, damaged);
 }
 
 void Startup::report_changes(const std::string& before, int64_t step) const {

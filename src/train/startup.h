@@ -35,8 +35,8 @@ class Startup {
   Startup(const config::Config& config, const Context& context, parallel::World& world, StepRunner& runner,
           const std::optional<checkpoint::Base>& base);
   StartPoint run();
-  /// Rolls a running job back to a checkpoint that it has saved.
-  StartPoint rollback_to(const std::filesystem::path& folder);
+  /// Rolls a running job back to a checkpoint that it has saved or resumed; `optimizer`: with its moments.
+  StartPoint rollback_to(const std::filesystem::path& folder, bool optimizer);
 
  private:
   /// The checkpoint to resume from; empty if there is none.

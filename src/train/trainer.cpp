@@ -1,7 +1,9 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "checkpoint/reader.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -10,9 +12,18 @@
 #include "train/loss_spikes.h"
 #include "train/measured_rates.h"
 #include "train/memory_check.h"
+#include "train/same_on_all_ranks.h"
 #include "train/state_copy.h"
 
 namespace te::train {
+namespace {
+
+/// logging.every of the run that saved the checkpoint; 0 without one.
+int64_t logged_every(const std::filesystem::path& checkpoint) {
+  return checkpoint.empty() ? 0 : checkpoint::Reader(checkpoint).run_config().logging.every;
+}
+
+}  // namespace
 
 Trainer::Trainer(const config::Config& config, Context& context, parallel::World& world,
                  const parallel::Groups& groups, bool overwrite)
@@ -47,9 +58,10 @@ void Trainer::open_data() {
                      .eval_microbatches = training.eval_interval > 0 ? training.eval_microbatches : 0,
                      .context_rank = runner_.split().rank(),
                      .context_ranks = runner_.split().ranks()});
-    if (world_.leader())
+    if (world_.local_rank() == 0)
       datasets_ = check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
   });
+  check_same_datasets(world_, datasets_);
   for (const std::string& line : batches_->describe()) log_info("{}", line);
   reader_.emplace(*batches_, runner_, world_);
 }
@@ -99,7 +111,9 @@ void Trainer::prepare_folders(StartPoint& start, const Record& record) {
     if (overwrite_) folder_->remove_earlier_run(start.weights);
     if (options.resume == "auto" && !start.checkpoint.empty()) folder_->warn_of_other_run();
     if (start.progress.step == 0) folder_->rotate_logs();
-    folder_->truncate_logs(start.progress.step);
+    folder_->make_latest(start.checkpoint);
+    folder_->truncate_logs(start.progress.step,
+                           std::max(config_.logging.every, logged_every(start.checkpoint)));
     folder_->warn_of_later_checkpoints(start.progress.step, options.keep);
     if (record) record(contents(start));
   });
@@ -141,9 +155,9 @@ void Trainer::allocate() {
 
 // As the loop that took the last step judged.
 Outcome Trainer::end_of(checkpoint::Progress& progress) const {
-  const LossSpikes spikes(config_, progress.spikes);
-  if (!spikes.probably_diverged()) return Outcome::finished;
-  log_warning("the last {} steps had a loss spike: the run has probably diverged", spikes.consecutive());
+  const std::string last = diverged_steps(progress.faults, LossSpikes(config_, progress.spikes));
+  if (last.empty()) return Outcome::finished;
+  log_warning("{}: the run has probably diverged", last);
   return Outcome::diverged;
 }
 

@@ -70,7 +70,7 @@ class Trainer {
   const bool overwrite_;
   StepRunner runner_;
   std::unique_ptr<Batches> batches_;
-  std::vector<checkpoint::Dataset> datasets_;  // the datasets in use; rank 0
+  std::vector<checkpoint::Dataset> datasets_;  // the datasets in use; the first rank of each host
   std::optional<checkpoint::Base> base_;       ///< of the run's adapter
   std::optional<BatchReader> reader_;
   std::optional<RunFolder> folder_;  ///< rank 0

@@ -371,7 +371,7 @@ void TrainingLoop::restore_progress(const checkpoint::Progress& progress) {
   best_checkpoints_.restore(progress_.validation, world_);
   if (sources_) sources_->clear();
   world_.run_collectively([&] {
-    if (world_.leader()) folder_->truncate_logs(progress_.step);
+    if (world_.leader()) folder_->truncate_logs(progress_.step, config_.logging.every);
   });
   if (writer_) writer_->start_at(progress_.step + 1);
   reader_.read(progress_.consumed_samples, next_batch());
@@ -383,8 +383,10 @@ void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_ch
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(progress_.step);
   const int64_t spiked = progress_.step;
-  const StartPoint point =
-      Startup(config_, context_, world_, runner_, base_).rollback_to(verified_checkpoint);
+  // The moments of the checkpoint that the run resumed from are not its own if it started without them.
+  const bool own = checkpoint::step_of(verified_checkpoint.filename().string()) >= first_step_;
+  const StartPoint point = Startup(config_, context_, world_, runner_, base_)
+                               .rollback_to(verified_checkpoint, own || config_.checkpoint.load_optimizer);
   scales_ = point.scales;
   checkpoint::Progress resumed = point.progress;
   resumed.consumed_samples = progress_.consumed_samples;
@@ -426,6 +428,10 @@ bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Reques
 bool TrainingLoop::save(const StepMetrics& metrics, bool anyway, bool blocking) {
   const bool best = metrics.valid_loss && !metrics.skipped && !metrics.spike &&
                     best_checkpoints_.among_best(progress_.validation, *metrics.valid_loss);
+  if (best || anyway)
+    world_.run_collectively([&] {
+      if (world_.leader()) folder_->check_locks();
+    });
   if (best) {
     const std::vector<int64_t> drop =
         best_checkpoints_.add(progress_.validation, metrics.step, *metrics.valid_loss, !anyway);
@@ -453,18 +459,18 @@ Outcome TrainingLoop::report(double in_loop) const {
            steps_taken_, human_time(in_steps_), human_time(in_loop),
            static_cast<double>(steps_taken_ * training.global_batch_size * config_.model.seq_length) /
                std::max(in_steps_, 1e-9));
-  if (spikes_.total() > 0) {
-    log_warning(
-        "{} steps had a loss spike{}; {}", spikes_.total(),
-        spikes_.probably_diverged()
-            ? fmt::format(", including the last {}: the run has probably diverged", spikes_.consecutive())
-        : spikes_.consecutive() > 0 ? ", including the last one"
-                                    : "",
-        checkpoint_manager_.last_verified().empty()
-            ? "no checkpoint is followed by a step without a spike"
-            : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
+  const std::string last = diverged_steps(progress_.faults, spikes_);
+  if (spikes_.total() > 0 || !last.empty()) {
+    log_warning("{}{}{}", last.empty() ? "" : last + ": the run has probably diverged; ",
+                spikes_.total() > 0
+                    ? fmt::format("{} steps had a loss spike{}; ", spikes_.total(),
+                                  last.empty() && spikes_.consecutive() > 0 ? ", including the last one" : "")
+                    : "",
+                checkpoint_manager_.last_verified().empty()
+                    ? "no checkpoint is followed by a good step"
+                    : "the last good checkpoint is " + checkpoint_manager_.last_verified().string());
   }
-  const Outcome end = spikes_.probably_diverged() ? Outcome::diverged : Outcome::finished;
+  const Outcome end = last.empty() ? Outcome::finished : Outcome::diverged;
   if (progress_.step >= training.train_steps) return end;
   if (best_checkpoints_.exhausted(progress_.validation)) {
     log_info("stopped early after step {}: {}", progress_.step,

@@ -245,6 +245,30 @@ TEST_F(Spikes, AreTheSameWithOffload) {
   }
 }
 
+// A run that began without the moments of the checkpoint that it resumed has its own in later checkpoints.
+TEST_F(Spikes, RollbackLoadsTheMomentsOfTheRunItself) {
+  EXPECT_EQ(run("back", "rollback", {"training.train_steps=10"}).code, 0);
+  const Result result =
+      run("back", "rollback",
+          {"checkpoint.resume=" + folder_.checkpoint("back", 10), "checkpoint.load_optimizer=false"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "rolled back from step ");
+  const std::string note = "Adam moments are not loaded";
+  const size_t first = result.out.find(note);
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(result.out.find(note, first + 1), std::string::npos) << result.out;
+}
+
+// As spikes do: the last steps were not finite, but fewer than training.max_nonfinite_steps.
+TEST_F(Interruption, LastStepsThatAreNotFiniteAreADivergence) {
+  const Overrides overrides = {"optimizer.lr=1e30", "optimizer.clip_grad=0", "optimizer.decay=constant",
+                               "training.train_steps=6", "training.max_nonfinite_steps=100"};
+  const Result result = folder_.run("a", overrides);
+  EXPECT_EQ(result.code, 3) << result.out;
+  TE_EXPECT_CONTAINS(result.out, " steps were not finite: the run has probably diverged");
+  EXPECT_EQ(folder_.run("a", overrides + Overrides{"checkpoint.resume=auto"}).code, 3);
+}
+
 // A learning rate that moves the weights to 1e30: the step is finite, and all later ones are not. Only earlier
 // checkpoints may be kept or recommended.
 TEST_F(Interruption, DivergenceStopsTheRunAndNamesTheLastGoodCheckpoint) {

@@ -103,10 +103,12 @@ TEST(LossSpikes, RunHasProbablyDivergedIfItsLastStepsAreSpikes) {
   for (int64_t i = 0; i < 20; ++i) spikes.add(usual(i));
   for (int64_t i = 1; i < 6; ++i) {
     spikes.add(8.0);
-    EXPECT_EQ(spikes.probably_diverged(), i >= LossSpikes::kDiverged) << i;
+    EXPECT_EQ(diverged_steps({}, spikes).empty(), i < LossSpikes::kDiverged) << i;
   }
   spikes.add(3.0);
-  EXPECT_FALSE(spikes.probably_diverged());
+  EXPECT_EQ(diverged_steps({}, spikes), "");
+  EXPECT_EQ(diverged_steps({.consecutive_skipped = 2}, spikes), "");
+  EXPECT_EQ(diverged_steps({.consecutive_skipped = 3}, spikes), "the last 3 steps were not finite");
 }
 
 TEST(LossSpikes, OnlySkippingHasALimitOnTheDevice) {

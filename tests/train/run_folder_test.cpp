@@ -197,6 +197,50 @@ TEST_F(RunFolders, ResumingFromAnOlderCheckpointWarns) {
   EXPECT_EQ(folder_.csv("a").size(), 6u);
 }
 
+// A run that is killed before its first save must not leave the checkpoints that it replaces as the latest ones.
+TEST_F(RunFolders, ResumedCheckpointIsTheLatestOneAtOnce) {
+  EXPECT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
+  const pid_t child =
+      folder_.start("a", {"checkpoint.resume=" + folder_.checkpoint("a", 2), "training.train_steps=1000000"});
+  EXPECT_TRUE(eventually([&] { return folder_.csv("a").size() > 8; }));
+  ::kill(child, SIGKILL);
+  folder_.wait(child);
+  const Result again = folder_.run("a", {"checkpoint.resume=auto"});
+  EXPECT_EQ(again.code, 0) << again.error;
+  TE_EXPECT_CONTAINS(again.out, "resumed from " + folder_.checkpoint("a", 2) + " after step 2");
+  EXPECT_EQ(folder_.csv("a").size(), 6u);
+}
+
+TEST_F(RunFolders, LostLogLinesAreReported) {
+  EXPECT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
+  const std::string path = folder_.run_folder("a") + "/loss.csv", log = read_file(path);
+  write_file(path, log.substr(0, log.find("\n4,") + 1));
+  const Result result = folder_.run("a", {"checkpoint.resume=auto", "training.train_steps=7"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "loss.csv: ends at step 3, but the run resumes after step 6");
+  EXPECT_EQ(folder_.run("b", {"logging.every=3", "training.train_steps=5"}).code, 0);
+  const Result fewer = folder_.run("b", {"checkpoint.resume=auto", "training.train_steps=6"});
+  EXPECT_EQ(fewer.out.find("are lost"), std::string::npos) << fewer.out;
+}
+
+TEST_F(RunFolders, RemovedFolderIsLockedAgainUnlessAnotherRunHasIt) {
+  const std::string folder = folder_ / "locked";
+  fs::create_directories(folder);
+  train::FolderLock lock("logging.directory", folder);
+  lock.check();
+  fs::remove_all(folder);
+  lock.check();
+  EXPECT_TRUE(fs::exists(folder + "/run.lock"));
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  {
+    const train::FolderLock other("logging.directory", folder);
+    TE_EXPECT_CONTAINS(testing::user_error_of([&] { lock.check(); }), "another run writes there");
+  }
+  lock.check();
+  EXPECT_TRUE(fs::exists(folder + "/run.lock"));
+}
+
 TEST_F(RunFolders, DamagedNewestCheckpointFallsBackToThePreviousOne) {
   EXPECT_EQ(folder_.run("whole").code, 0);
   const std::vector<std::string> resume = {"checkpoint.resume=auto", "checkpoint.save_every=2"};

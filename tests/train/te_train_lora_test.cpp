@@ -96,6 +96,10 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("adapter", 3),
                               "checkpoint.init_from=" + folder.checkpoint("other", 6)},
           "was trained on other weights than checkpoint.init_from");
+  // Checkpoints of this run would lack the norms.
+  run(folder, "norms", adapter + Overrides{"adapter.train_norms=true"});
+  refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("norms", 6)},
+          "was trained with adapter.train_norms; set it to true, or merge");
   // A and B of k and v have equal shapes.
   run(folder, "values", adapter + Overrides{"adapter.target=[q, v]"});
   const Overrides values = adapter + Overrides{"adapter.init_from=" + folder.checkpoint("values", 6)};

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 
 #include "core/error.h"
 #include "core/printable.h"
@@ -14,7 +15,10 @@ CLI::Validator whole_number(int64_t min) {
   return {[min](std::string& text) {
             int64_t value = 0;
             const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            const bool good = error == std::errc() && end == text.data() + text.size() && value >= min;
+            const bool whole = end == text.data() + text.size();
+            if (whole && error == std::errc::result_out_of_range && text[0] != '-')
+              return fmt::format("{} must be at most {}", text, std::numeric_limits<int64_t>::max());
+            const bool good = error == std::errc() && whole && value >= min;
             return good ? "" : fmt::format("{} must be a whole number of at least {}", text, min);
           },
           "N"};

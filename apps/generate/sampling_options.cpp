@@ -35,7 +35,7 @@ void SamplingArguments::add_to(CLI::App* command) {
       command
           ->add_option("--repetition-penalty", options.repetition_penalty,
                        "Divide (if negative, multiply) logits of tokens that already occurred by it; 1: off")
-          ->check(number_above(0.0, 1000.0))
+          ->check(number_between(0.001, 1000.0))  // logits divided by it must stay finite
           ->capture_default_str();
   command->add_option("--seed", options.seed, "Seed for sampling")
       ->check(whole_number(0))

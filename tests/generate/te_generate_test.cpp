@@ -321,6 +321,32 @@ TEST_F(TeGenerate, PerplexityEqualsTheValidationLossOfTraining) {
   }
 }
 
+// As the validation of a run whose attention stays within documents, and whose loss leaves out their first tokens.
+TEST_F(TeGenerate, PerplexityWithADocumentMask) {
+  const std::string prefix = *folder_ / "short";
+  std::vector<std::vector<int32_t>> documents;
+  for (int32_t i = 0; i < 40; ++i)
+    documents.push_back({97 + i % 7, 98 + i % 5, 99 + i % 3, 100 + i % 2, 256});
+  write_dataset(prefix, documents);
+  const Result trained = folder_->run(
+      "short", {"data.tokenizer=bytes", "data.train=" + prefix, "data.valid=" + prefix,
+                "data.document_mask=true", "data.eod_mask_loss=true", "training.train_steps=40",
+                "optimizer.lr=0.02", "training.eval_interval=40", "training.eval_microbatches=3"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const double expected = folder_->column("short", "valid_loss").back();
+  const auto loss = [&](const std::string& more) {
+    const Result result = run("perplexity --dtype bf16 --max-samples 6 --data " + prefix + " --checkpoint " +
+                              folder_->run_folder("short") + more);
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(result.out.find(", attention within documents") == std::string::npos, !more.empty())
+        << result.out;
+    return std::strtod(result.out.c_str() + std::min(result.out.find("loss  ") + 5, result.out.size()),
+                       nullptr);
+  };
+  EXPECT_NEAR(loss(""), expected, 1e-5 * expected);
+  EXPECT_GT(std::abs(loss(" --document-mask false") - expected), 1e-4 * expected);
+}
+
 // Two conversations of 8 tokens with a loss on the last three, in samples of 7 positions.
 TEST_F(TeGenerate, PerplexityOfResponsesOnly) {
   const std::string prefix = *folder_ / "chat";
@@ -381,10 +407,13 @@ TEST_F(TeGenerate, ErrorsAreOneLine) {
   expect_refused(generate("--prompt a --top-p 0"), "0 must be a number above 0, at most 1");
   expect_refused(generate("--prompt a --min-p 1.5"), "1.5 must be a number from 0 to 1");
   expect_refused(generate("--prompt a --min-p 0.1 --temperature 0"), "--temperature 0");
-  expect_refused(generate("--prompt a --repetition-penalty 0"), "--repetition-penalty");
+  expect_refused(generate("--prompt a --repetition-penalty 1e-320"),
+                 "--repetition-penalty: 1e-320 must be a number from 0.001 to 1000");
+  EXPECT_EQ(generate("--prompt a --repetition-penalty 0.001 --max-tokens 5").code, 0);
   expect_refused(generate("--prompt a --max-tokens -1"), "-1 must be a whole number of at least 1");
   expect_refused(generate("--prompt a --max-tokens 1.5"), "--max-tokens");
-  expect_refused(generate("--prompt a --seed -1"), "--seed");
+  expect_refused(generate("--prompt a --seed -1"), "-1 must be a whole number of at least 0");
+  expect_refused(generate("--prompt a --seed 18446744073709551615"), "must be at most 9223372036854775807");
   expect_refused(generate("--prompt a --begin"), "--begin: tokenizer bytes has no begin-of-document token");
   expect_refused(generate("--prompt a --tensor 2"), "mpirun -n 2");
   expect_refused(generate("--prompt a --pipeline 2"), "--pipeline 2 need a job of 2 ranks");

@@ -48,4 +48,21 @@ void OutputFile::fail(const std::string& reason) const {
              path_.string(), reason);
 }
 
+fs::path replaceable_file(const std::string& option, const fs::path& path) {
+  std::error_code error;
+  fs::path file = path;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type == fs::file_type::regular) {
+    file = fs::canonical(path, error);
+  } else if (type == fs::file_type::not_found) {
+    while (fs::is_symlink(file, error)) file = file.parent_path() / fs::read_symlink(file, error);
+    error.clear();
+  } else if (type != fs::file_type::none) {
+    user_error("{} {}: is not a regular file; name one, or a file that does not exist", option,
+               path.string());
+  }
+  if (error) user_error("{} {}: cannot be written: {}", option, path.string(), error.message());
+  return file;
+}
+
 }  // namespace te::apps

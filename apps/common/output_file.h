@@ -34,4 +34,8 @@ class OutputFile {
   File file_;
 };
 
+/// For writers that rename a finished file to its name: `path` with symbolic links followed. UserError that names the
+/// option if the result is neither a regular file nor missing: such a writer would replace a device or pipe by a file.
+std::filesystem::path replaceable_file(const std::string& option, const std::filesystem::path& path);
+
 }  // namespace te::apps

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "checkpoint/safetensors.h"
+#include "common/output_file.h"
 #include "core/error.h"
 #include "generate/command.h"
 #include "generate/loaded_model.h"
@@ -49,19 +50,19 @@ int run_logits(const LogitsArguments& a, parallel::World& world) {
   if (a.tokens.empty() || a.output.empty())
     user_error("--tokens FILE and --out FILE are required; see te-generate logits --help");
   std::unique_ptr<ModelSource> source;
+  std::unique_ptr<SafetensorsWriter> writer;
   Tokens tokens;
+  // All errors of names come before the model is loaded.
   world.run_collectively([&] {
     source = open_model(a.model.checkpoint, a.model.adapters);
     tokens = read_tokens(a.tokens, source->model());
-  });
-  LoadedModel model(world, *source, a.model.run, tokens.seq, 1);
-  std::unique_ptr<SafetensorsWriter> writer;
-  world.run_collectively([&] {
     if (world.leader())
       writer = std::make_unique<SafetensorsWriter>(
-          a.output, std::vector<SafetensorsSpec>{
-                        {"logits", DType::f32, {tokens.batch, tokens.seq, source->model().vocab_size}}});
+          apps::replaceable_file("--out", a.output),
+          std::vector<SafetensorsSpec>{
+              {"logits", DType::f32, {tokens.batch, tokens.seq, source->model().vocab_size}}});
   });
+  LoadedModel model(world, *source, a.model.run, tokens.seq, 1);
   for (int64_t i = 0; i < tokens.batch; ++i) {
     model.decoder.reset(0);
     const auto ids =

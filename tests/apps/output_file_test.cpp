@@ -69,6 +69,27 @@ TEST(OutputFile, ErrorsNameOptionFileAndReason) {
   EXPECT_NE(error("pipe"), "");  // no program reads it
 }
 
+// A writer that renames its finished file would put a regular file in the place of a device, pipe or link.
+TEST(ReplaceableFile, FollowsLinksAndRefusesPipes) {
+  const testing::TextFolder folder;
+  const auto of = [&](const std::string& name) { return replaceable_file("--out", folder / name).string(); };
+  const auto error = [&](const std::string& name) { return user_error_of([&] { (void)of(name); }); };
+  EXPECT_EQ(of("new"), folder / "new");
+  fs::create_symlink("new", folder / "link");
+  fs::create_symlink(folder / "link", folder / "second");
+  EXPECT_EQ(of("second"), folder / "new");
+  write_file(folder / "new", "old");
+  EXPECT_EQ(of("second"), fs::canonical(folder / "new"));
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("pipe", folder / "to_pipe");
+  fs::create_symlink("loop", folder / "loop");
+  for (const std::string name : {"pipe", "to_pipe", ""})
+    EXPECT_EQ(error(name), "--out " + (folder / name) +
+                               ": is not a regular file; name one, or a file that does not exist");
+  EXPECT_EQ(error("loop"),
+            "--out " + (folder / "loop") + ": cannot be written: Too many levels of symbolic links");
+}
+
 TEST(OutputFile, WaitsForASlowReader) {
   const testing::TextFolder folder;
   const std::string pipe = folder / "pipe", copy = folder / "copy", text(1 << 20, 'x');

@@ -77,6 +77,15 @@ class ResultFile {
       : requests_(requests),
         lines_(requests.size()),
         out_("--output", path, apps::OutputFile::Appears::at_once) {}
+  /// Writes the results after an unfinished prompt: the run failed.
+  ~ResultFile() {
+    try {
+      for (; next_ < lines_.size(); ++next_) out_.write(lines_[next_]);
+    } catch (const UserError&) {  // the run reports why it ended
+    }
+  }
+  ResultFile(const ResultFile&) = delete;
+  ResultFile& operator=(const ResultFile&) = delete;
   void add(size_t index, const Completion& result) {
     json record = requests_[index];
     record["text"] = result.text;

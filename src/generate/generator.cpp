@@ -148,7 +148,10 @@ std::vector<Completion> Generator::run(const Context& context,
     running = std::move(unfinished);
     timing_.seconds += now_seconds() - start;
     if (stop == nullptr || *stop == 0) continue;
-    for (const auto& sequence : running) interrupt(*sequence, on_text);
+    for (const auto& sequence : running) {
+      interrupt(*sequence, on_text);
+      if (on_done) on_done(sequence->index, *sequence->result);
+    }
     break;
   }
   return results;

@@ -61,7 +61,7 @@ class Generator {
 
   /// Receives the text of a prompt's continuation as soon as it cannot change; `last`: the text is complete.
   using OnText = std::function<void(size_t prompt, const std::string& text, bool last)>;
-  /// Receives a prompt's result as soon as it is complete.
+  /// Receives a prompt's result as soon as it is complete or interrupted.
   using OnDone = std::function<void(size_t prompt, const Completion& result)>;
   /// Continues all prompts, decoder.batch() at a time. A prompt's result depends on its index and the seed, not on
   /// other prompts (except with FP8, see decoder.h). `stop`: set to 1 by a signal handler. Collective among the ranks

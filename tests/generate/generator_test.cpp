@@ -1,6 +1,8 @@
 // Text of a tiny model that has memorized one line.
 #include "generate/generator.h"
 
+#include <csignal>
+
 #include "generate/generate_testing.h"
 
 namespace te::testing {
@@ -104,6 +106,24 @@ TEST_F(GeneratorTest, TheContextEndsTheText) {
   const std::vector<Completion> results = run({"the qu"}, {.max_tokens = 1000});
   EXPECT_EQ(results[0].finish_reason, FinishReason::context);
   EXPECT_EQ(results[0].tokens.size() + 6, 48u);
+}
+
+// The second prompt waits for the only slot, so it has no result.
+TEST_F(GeneratorTest, AnInterruptionCompletesRunningPrompts) {
+  ReadyDecoder decoder(cpu_, line_config(), *source_, {.batch = 1, .max_rows = 32});
+  const GenerateOptions options{.max_tokens = 20};
+  const std::vector<int32_t> prompt = Generator::encode(*bytes_, "the qu", options, 257, 48);
+  volatile std::sig_atomic_t stop = 0;
+  std::vector<size_t> done;
+  Generator(decoder.get(), *bytes_, options)
+      .run(
+          cpu_, {prompt, prompt}, [&](size_t, const std::string& text, bool) { stop = text == "k"; }, &stop,
+          [&](size_t index, const Completion& result) {
+            done.push_back(index);
+            EXPECT_EQ(result.text, "ick");
+            EXPECT_EQ(result.finish_reason, FinishReason::interrupted);
+          });
+  EXPECT_EQ(done, std::vector<size_t>{0});
 }
 
 TEST_F(GeneratorTest, RefusesPromptsThatDoNotFit) {

@@ -195,8 +195,9 @@ TEST_P(ScoreTest, RequestsOfAGroupShareTheirPrefix) {
   const auto [one, given_one] = run(1, 0, 1);
   const auto [many, given_many] = run(8, 0, 1);
   EXPECT_EQ(given_one, given_many);
-  // 9 shared and 3 * 4 separate tokens; 8; 3 + 10 + 10 + 3; 1 + 1 (nothing to share); 10 + 1 + 1.
-  EXPECT_EQ(given_one, 21 + 8 + 26 + 2 + 12);
+  // 9 shared and 3 * 4 separate tokens; 8; 3 + 10 + 10 + 3; 1 for two equal requests; 10 + 1 + 1.
+  EXPECT_EQ(given_one, 21 + 8 + 26 + 1 + 12);
+  EXPECT_EQ(many[3][0].log_probability, many[3][1].log_probability);
   ASSERT_EQ(one.size(), groups.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     ASSERT_EQ(one[g].size(), groups[g].size());

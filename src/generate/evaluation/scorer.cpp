@@ -95,6 +95,15 @@ class Batch {
       const RequestGroup& group = groups_[members_[i]];
       if (which >= group.size()) continue;
       const TokenRequest& request = group[which];
+      std::vector<RequestScore>& scores = scores_[members_[i]];
+      // Equal choices tie: another pass could round their score differently.
+      const auto equal = std::find_if(group.begin(), group.end(), [&](const TokenRequest& other) {
+        return other.scored == request.scored && other.tokens == request.tokens;
+      });
+      if (const auto first = static_cast<size_t>(equal - group.begin()); first < which) {
+        scores[which] = scores[first];
+        continue;
+      }
       const std::span<const int32_t> tokens(request.tokens);
       decoder_.truncate(static_cast<int64_t>(i), shared_[i]);
       next.push_back({static_cast<int64_t>(i),

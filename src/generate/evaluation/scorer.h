@@ -1,6 +1,6 @@
 // Runs token requests through a decoder. Requests of a group share a prefix (the question of several choices), which
 // runs once, as does a prefix that several groups share (the few-shot examples of a subject). Groups of similar length
-// form a batch.
+// form a batch. Equal requests of a group run once and have the same score.
 #pragma once
 
 #include <functional>

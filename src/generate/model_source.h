@@ -21,6 +21,8 @@ class ModelSource {
   const config::ModelConfig& model() const { return model_; }
   /// The precision of the training run; defaults if unknown.
   const config::PrecisionConfig& precision() const { return precision_; }
+  /// The data of the training run; nullopt if unknown.
+  const std::optional<config::DataConfig>& data() const { return data_; }
   /// Argument for make_tokenizer(); empty if unknown.
   const std::string& tokenizer() const { return tokenizer_; }
   /// The end tokens in the model's files; nullopt if they do not say.
@@ -36,6 +38,7 @@ class ModelSource {
   std::string title_, tokenizer_;
   config::ModelConfig model_;
   config::PrecisionConfig precision_;
+  std::optional<config::DataConfig> data_;
   std::optional<EndTokens> end_tokens_;
   std::vector<std::string> unused_generation_keys_;
   std::unique_ptr<checkpoint::WeightSource> weights_;

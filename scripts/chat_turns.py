@@ -18,11 +18,12 @@ import argparse
 import datetime
 import json
 import random
-import sys
 import zlib
 from pathlib import Path
 
-from render_chat import Refused, Template, find_template, special_tokens, variable
+from chat_folder import find_template, special_tokens
+from render_chat import Refused, Template, variable
+from script_files import fail, run, write_text
 
 FORMAT = "te-train chat turns 1"
 TRIMS = {"none": lambda text: text, "both": str.strip, "left": str.lstrip, "right": str.rstrip}
@@ -34,11 +35,6 @@ REASONINGS = {
     "drop_all_lines": lambda text: text.split(THINK)[-1].lstrip("\n"),
 }
 UNITS = ("only", "first", "middle", "last")
-
-
-def fail(message):
-    print(f"chat_turns.py: error: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 # --- building a prompt from its parts --------------------------------------------------------------------------------
@@ -282,11 +278,14 @@ def main():
     if not arguments.folder.is_dir():
         fail(f"{arguments.folder}: is not a folder; name the folder that contains the tokenizer")
     place, variables = arguments.template or arguments.folder, dict(arguments.variables)
-    text = (
-        arguments.template.read_text(encoding="utf-8")
-        if arguments.template
-        else find_template(arguments.folder, arguments.template_name)
-    )
+    try:
+        text = (
+            arguments.template.read_text(encoding="utf-8")
+            if arguments.template
+            else find_template(arguments.folder, arguments.template_name)
+        )
+    except UnicodeDecodeError as error:
+        fail(f"{place}: the chat template: {error}")
     tokens, specials = special_tokens(arguments.folder)
     date = datetime.datetime.combine(arguments.date or datetime.date.today(), datetime.time())
     try:
@@ -313,12 +312,10 @@ def main():
         "tokens": used_tokens(turns, specials),
         **turns,
     }
-    partial = out.with_name(out.name + ".tmp")
-    partial.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    partial.replace(out)
+    write_text(out, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
     note = f"; no system message: {no_system}" if no_system else ""
     print(f"{out}: matches the template on 400 random conversations; a reply ends with {end}{note}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,8 +15,9 @@ import json
 import random
 from pathlib import Path
 
+from chat_folder import special_tokens
 from chat_turns import Asker, check, derive, end_of_reply, used_tokens
-from render_chat import Template, special_tokens
+from render_chat import Template
 from tokenizers import Tokenizer
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests/fixtures/chat"

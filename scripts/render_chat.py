@@ -16,17 +16,19 @@ assistant message:
     this for conversations of several turns; --split-turns writes one conversation per turn, as the model will see it.
 
 Messages with "weight": 0 are not in the loss. Text parts of content are joined. Tools, tool calls and reasoning_content are
-passed to templates that use them. A conversation that cannot be rendered is an error with file and line. Needs jinja2.
+passed to templates that use them. As with te-data instruct --template, a conversation ends before its first empty response,
+and one without a response is skipped. A conversation that cannot be rendered is an error with file and line. Needs jinja2.
 """
 
 import argparse
 import datetime
-import gzip
 import json
-import lzma
 import re
 import sys
 from pathlib import Path
+
+from chat_folder import find_template, special_tokens
+from script_files import BYTE_ORDER_MARK, READ_ERRORS, complete_lines, fail, open_input, reason, run
 
 try:
     import jinja2
@@ -41,24 +43,8 @@ except ImportError as missing:
 BEGIN, END = "\0{", "\0}"  # marks of {% generation %}; messages must not contain a NUL
 STAND_IN = "\0message\0"  # replaces a message to find where it ends
 LEARNED_FIELDS = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
+WHITE_SPACE = " \t\r\n\v\f"  # an empty response has nothing else, as in src/text/chat/chat_encode.cpp
 MESSAGE_FIELDS = {"role", "content", "weight", "from", "value"}
-
-# Default tokens of tokenizer classes, and the classes for models whose tokenizer_config.json names no class. The tables
-# are the ones of src/text/tokenizers/tokenizer_settings.cpp.
-NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
-CLASS_TOKENS = {
-    **dict.fromkeys(["GPT2Tokenizer", "GPTNeoXTokenizer"], (*["<|endoftext|>"] * 3, "")),
-    "Qwen2Tokenizer": ("", *["<|endoftext|>"] * 3),
-    **dict.fromkeys(["LlamaTokenizer", "CodeLlamaTokenizer"], ("<s>", "</s>", "<unk>", "")),
-    "GemmaTokenizer": ("<bos>", "<eos>", "<unk>", "<pad>"),
-}
-CLASS_OF_MODEL = {
-    "gpt2": "GPT2Tokenizer",
-    "gpt_neox": "GPTNeoXTokenizer",
-    **dict.fromkeys(["llama", "mistral", "mixtral", "phi3"], "LlamaTokenizer"),
-    **dict.fromkeys(["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"], "Qwen2Tokenizer"),
-    **dict.fromkeys(["gemma", "gemma2", "gemma3_text"], "GemmaTokenizer"),
-}
 
 
 class Refused(Exception):
@@ -166,6 +152,7 @@ class Renderer:
     def __init__(self, template, specials, arguments):
         self.template, self.specials, self.arguments = template, specials, arguments
         self.ignored = set()
+        self.cut = self.without_response = 0
 
     # --- input -------------------------------------------------------------------------------------------------------
 
@@ -304,6 +291,17 @@ class Renderer:
         parts.append((text[at:], 0))
         return {"segments": [{"text": part, "loss": loss} for part, loss in parts if part]}
 
+    @staticmethod
+    def until_empty_response(messages):
+        """(number of messages before the first empty response and the prompt for it, whether there is an empty response)"""
+        end = 0
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                if not (message["content"] or "").strip(WHITE_SPACE) and not LEARNED_FIELDS & message.keys():
+                    return end, True
+                end = index + 1
+        return len(messages), False
+
     def conversations(self, record):
         """The conversations of a record: one, or one per turn with --split-turns."""
         if not isinstance(record, dict):
@@ -316,95 +314,43 @@ class Renderer:
         messages = [message for message, _ in messages]
         variables = self.variables_of(record)
         self.check_text([messages, variables.get("tools"), variables.get("documents")])
+        end, cut = self.until_empty_response(messages)
+        messages, learned = messages[:end], [(index, counts) for index, counts in learned if index < end]
+        if not any(counts for _, counts in learned):
+            self.without_response += 1
+            return []
+        made = []
         if not self.arguments.split_turns:
-            return [self.segments(messages, learned, variables)]
-        turns = []
-        for index, counts in learned:
-            if counts:
-                before = [(other, False) for other, _ in learned if other < index]
-                turns.append(self.segments(messages[: index + 1], [*before, (index, True)], variables))
-        return turns
+            made.append(self.segments(messages, learned, variables))
+        else:
+            for index, counts in learned:
+                if counts:
+                    before = [(other, False) for other, _ in learned if other < index]
+                    made.append(self.segments(messages[: index + 1], [*before, (index, True)], variables))
+        self.cut += cut
+        return made
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def fail(message):
-    print(f"render_chat.py: error: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def read_json(path):
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        fail(f"{path}: {error}")
-
-
-def find_template(folder, name):
-    """The text of the template that transformers selects. name: one of several templates, or None."""
-    for path in [folder / f"additional_chat_templates/{name}.jinja"] if name else [folder / "chat_template.jinja"]:
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    for path in (folder / "chat_template.json", folder / "tokenizer_config.json"):
-        found = read_json(path).get("chat_template") if path.is_file() else None
-        if isinstance(found, list):
-            found = {item["name"]: item["template"] for item in found}
-        if isinstance(found, dict):
-            if (name or "default") not in found:
-                fail(f"{path}: contains the chat templates {', '.join(found)}; choose one with --template-name")
-            return found[name or "default"]
-        if found and not name:
-            return found
-    fail(f"{folder}: has no chat template{' ' + name if name else ''}; pass one with --template FILE")
-
-
-def special_tokens(folder):
-    """Named tokens for the template (bos_token, ...), and the texts of all special tokens, longest first."""
-
-    def read(name):
-        return read_json(folder / name) if (folder / name).is_file() else {}
-
-    def content(token):
-        return token.get("content") if isinstance(token, dict) else token
-
-    config = read("tokenizer_config.json")
-    kind = config.get("tokenizer_class") or CLASS_OF_MODEL.get(read("config.json").get("model_type"), "")
-    tokens = dict(zip(NAMES, CLASS_TOKENS.get(kind.removesuffix("Fast"), ())))
-    specials, table = set(), config.get("added_tokens_decoder")
-    # As in transformers, the older file is not read if there is a table; otherwise it takes precedence.
-    for source in [config] if table is not None else [config, read("special_tokens_map.json")]:
-        tokens.update({name: content(value) for name, value in source.items() if name.endswith("_token")})
-        for key in ("additional_special_tokens", "extra_special_tokens"):
-            more = source.get(key) or []
-            if isinstance(more, dict):
-                tokens.update({name: content(value) for name, value in more.items()})
-            else:
-                specials.update(map(content, more))
-    tokens = {name: value for name, value in tokens.items() if value and isinstance(value, str)}
-    added = [*(table or {}).values(), *read("tokenizer.json").get("added_tokens", [])]
-    specials.update(token["content"] for token in added if token.get("special"))
-    return tokens, sorted((specials | set(tokens.values())) - {"", None}, key=len, reverse=True)
-
-
 def records(path):
-    """(place, JSON text) of every object of a file: JSON lines, or a list (.json)."""
+    """(place, JSON text as bytes) of every object of a file: JSON lines, or a list (.json)."""
     try:
-        if path == "-":
-            file = sys.stdin
-        else:
-            opener = {".gz": gzip.open, ".xz": lzma.open}.get(Path(path).suffix, open)
-            file = opener(path, "rt", encoding="utf-8")
-        with file:
+        with open_input(path) as file:
             if str(path).removesuffix(".gz").removesuffix(".xz").endswith(".json"):
-                for index, item in enumerate(json.load(file)):
-                    yield f"{path}: object {index}", json.dumps(item)
+                objects = json.loads(file.read().decode("utf-8-sig"))
+                if not isinstance(objects, list):
+                    fail(f"{path}: is not a list of objects; name a file of JSON lines .jsonl")
+                for index, item in enumerate(objects):
+                    yield f"{path}: object {index}", json.dumps(item).encode()
                 return
             for number, line in enumerate(file, 1):
+                line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
                 if line.strip():
                     yield f"{path}:{number}", line
-    except (OSError, ValueError, lzma.LZMAError) as error:
-        fail(f"{path}: {error}")
+    except (*READ_ERRORS, ValueError, RecursionError) as error:
+        fail(f"{path}: {reason(error)}")
 
 
 def variable(text):
@@ -439,6 +385,37 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def lines_of(renderer, text):
+    """The output for an object: JSON lines. text: bytes."""
+    try:
+        made = renderer.conversations(json.loads(text.decode()))
+        lines = "".join(json.dumps(conversation, ensure_ascii=False) + "\n" for conversation in made)
+        lines.encode()
+        return len(made), lines
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise Refused(f"a text contains \\u{ord(half):04x}, half of a surrogate pair, which UTF-8 cannot represent") from error
+
+
+def render_all(renderer, arguments, out):
+    """Writes the conversations of all files; returns their number and the number of bad lines."""
+    written = bad = 0
+    for path in arguments.inputs:
+        for place, text in records(path):
+            try:
+                count, lines = lines_of(renderer, text)
+                out.write(lines)
+                written += count
+            except (Refused, ValueError, RecursionError) as error:
+                message = f"{place}: {error}"
+                if not arguments.skip_bad_lines:
+                    fail(message + "; correct the line or use --skip-bad-lines")
+                bad += 1
+                if bad <= 5:
+                    print(f"render_chat.py: skipped: {message}", file=sys.stderr)
+    return written, bad
+
+
 def main():
     arguments = parse_arguments()
     folder = arguments.tokenizer if arguments.tokenizer.is_dir() else arguments.tokenizer.parent
@@ -451,25 +428,15 @@ def main():
             now = datetime.datetime.combine(arguments.date, datetime.time())
         renderer = Renderer(Template(text, tokens, now), specials, arguments)
         renderer.template.require_tokens(dict(arguments.variables), folder)
-    except (OSError, jinja2.exceptions.TemplateError, Refused) as error:
+    except (OSError, ValueError, jinja2.exceptions.TemplateError, Refused) as error:
         fail(f"{arguments.template or folder}: the chat template: {error}")
-    out = open(arguments.out, "w", encoding="utf-8") if arguments.out else sys.stdout
-    written = bad = 0
-    for path in arguments.inputs:
-        for place, line in records(path):
-            try:
-                for conversation in renderer.conversations(json.loads(line)):
-                    out.write(json.dumps(conversation, ensure_ascii=False) + "\n")
-                    written += 1
-            except (Refused, json.JSONDecodeError, RecursionError) as error:
-                message = f"{place}: {error}"
-                if not arguments.skip_bad_lines:
-                    fail(message + "; correct the line or use --skip-bad-lines")
-                bad += 1
-                if bad <= 5:
-                    print(f"render_chat.py: skipped: {message}", file=sys.stderr)
-    out.flush()
+    with complete_lines(arguments.out) as out:
+        written, bad = render_all(renderer, arguments, out)
     notes = [f"{written} conversations"]
+    if renderer.without_response:
+        notes.append(f"{renderer.without_response} objects without a response skipped")
+    if renderer.cut:
+        notes.append(f"{renderer.cut} conversations cut at an empty response")
     if bad:
         notes.append(f"{bad} bad lines skipped")
     if renderer.ignored:
@@ -480,8 +447,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+    run(main)

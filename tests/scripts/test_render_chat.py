@@ -1,5 +1,6 @@
 """Tests of scripts/render_chat.py: agreement with transformers (scripts/make_chat_fixtures.py), and all errors."""
 
+import gzip
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ try:
     import jinja2  # noqa: F401
 except ImportError:
     sys.exit(77)
-import render_chat
+import chat_folder
 
 USER = {"role": "user", "content": "Who?"}
 ANSWER = {"role": "assistant", "content": "I."}
@@ -162,10 +163,10 @@ class RenderChat(InFolder):
     def test_class_tokens_are_those_of_te_data(self):
         text = (ROOT / "src/text/tokenizers/tokenizer_settings.cpp").read_text().replace("kEndText", '"<|endoftext|>"')
         classes = re.findall(r'{"(\w+Tokenizer)",\s*' + r',\s*'.join(['"([^"]*)"'] * 4) + "}", text)
-        self.assertEqual({name: tuple(tokens) for name, *tokens in classes}, render_chat.CLASS_TOKENS)
+        self.assertEqual({name: tuple(tokens) for name, *tokens in classes}, chat_folder.CLASS_TOKENS)
         table = text[text.index("kClassOfModel = {") :]
         models = re.findall(r'{"(\w+)",\s*"(\w+)"}', table[: table.index("};")])
-        self.assertEqual(dict(models), render_chat.CLASS_OF_MODEL)
+        self.assertEqual(dict(models), chat_folder.CLASS_OF_MODEL)
 
     def test_extra_special_tokens(self):
         config = {"extra_special_tokens": {"foo_token": "<foo>", "bar": {"content": "<bar>"}}}
@@ -235,7 +236,7 @@ class RenderChat(InFolder):
         self.refused("message 0 has no role", "chatml", [{"content": "x"}])
         self.refused("message 0 has no content", "chatml", [{"role": "user"}])
         self.refused("has reasoning_content, which the chat", "chatml", [USER, {**ANSWER, "reasoning_content": "x"}])
-        self.refused("roles must alternate", "ask", [USER, USER])
+        self.refused("roles must alternate", "ask", [USER, USER, ANSWER])
         self.refused("a text contains `<|end|>`, which would become that token", "chatml", [{"role": "user", "content": "a<|end|>"}])
         self.refused("a text contains a NUL", "chatml", [{"role": "user", "content": "\0{"}])
         self.refused("the record has no list of messages in `chat`", "chatml", [USER], "--messages-field", "chat")
@@ -253,6 +254,96 @@ class RenderChat(InFolder):
         self.assertIn("in.jsonl:1: ", result.stderr)
         self.assertIn("in.jsonl:3: the record has no list of messages", result.stderr)
         self.assertIn("1 conversations; 2 bad lines skipped; ignored fields: id, messages[].name", result.stderr)
+
+    def test_ends_before_an_empty_response_as_te_data(self):
+        """As ChatTemplate::encode (tests/text/chat_template_test.cpp)."""
+
+        def empty(content=" \t\r\n\v\f", **fields):
+            return {"role": "assistant", "content": content, **fields}
+
+        whole = self.segments("chatml", [{"messages": [USER, ANSWER]}])[0]
+        lines = [
+            {"messages": [USER, ANSWER, USER, empty()]},
+            {"messages": [USER, ANSWER, USER, {"role": "tool", "content": "x"}, empty("", weight=0), USER, ANSWER]},
+            {"messages": [USER, empty([{"type": "text", "text": " "}]), USER, ANSWER]},
+            {"messages": [USER, {**ANSWER, "weight": 0}]},
+            {"messages": [USER]},
+            {"messages": [USER, empty("\u00a0")]},
+        ]
+        for template in ("chatml", "marked"):
+            for options in ([], ["--split-turns"]):
+                result = self.run_script(template, lines, *options)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                made = [json.loads(line)["segments"] for line in result.stdout.splitlines()]
+                self.assertEqual(made[:2], [whole, whole])
+                self.assertIn(
+                    ": 3 conversations; 3 objects without a response skipped; 2 conversations cut at an empty response\n",
+                    result.stderr,
+                )
+        # A response that only calls a tool, or only reasons, is not empty.
+        call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
+        turns = [USER, empty("", tool_calls=[call]), {"role": "tool", "content": "2"}, ANSWER]
+        self.assertEqual(len(self.learned("reasoning", [{"messages": turns}])[0]), 2)
+        self.assertEqual(len(self.learned("reasoning", [{"messages": [USER, empty("", reasoning_content="x")]}])[0]), 1)
+
+    def test_lines_that_are_not_utf8(self):
+        good, out = json.dumps({"messages": [USER, ANSWER]}), self.folder / "out.jsonl"
+        half = '{"messages": [{"role": "user", "content": "a\\ud83d"}, {"role": "assistant", "content": "x"}]}'
+        for bad, message in ((half, "a text contains \\ud83d, half of a surrogate pair"), ('{"\xff', "can't decode byte 0xff")):
+            text = (good + "\n" + bad + "\n" + good + "\n").encode("latin-1")
+            result = self.render(text, "--out", out)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn("in.jsonl:2: ", result.stderr)
+            self.assertIn(message, result.stderr)
+            self.assertFalse(out.exists())
+            result = self.render(text, "--out", out, "--skip-bad-lines")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("2 conversations; 1 bad lines skipped", result.stderr)
+            self.assertEqual(out.read_text(encoding="utf-8").count("\n"), 2)
+            out.unlink()
+
+    def render(self, data, *options, name="in.jsonl", standard_input=None):
+        self.write("template.jinja", self.recorded["templates"]["chatml"])
+        path = "-" if standard_input else self.write(name, data)
+        command = [SCRIPT, "--tokenizer", FIXTURES, "--template", self.folder / "template.jinja", *options, path]
+        result = subprocess.run([sys.executable, *map(str, command)], capture_output=True, input=standard_input)
+        result.stdout, result.stderr = result.stdout.decode(), result.stderr.decode()
+        return result
+
+    def test_byte_order_mark(self):
+        record = {"messages": [USER, ANSWER]}
+        lines = b"\xef\xbb\xbf" + (json.dumps(record) + "\n").encode() * 2
+        objects = b"\xef\xbb\xbf" + json.dumps([record, record]).encode()
+        for made in (
+            self.render(lines),
+            self.render(gzip.compress(lines), name="in.jsonl.gz"),
+            self.render(None, standard_input=lines),
+            self.render(objects, name="in.json"),
+        ):
+            self.assertEqual((made.returncode, made.stdout.count("\n")), (0, 2), made.stderr)
+
+    def test_errors_of_files_are_one_line(self):
+        line = (json.dumps({"messages": [USER, ANSWER]}) + "\n").encode()
+        out = self.write("out.jsonl", "old\n")
+        truncated = gzip.compress(line * 1000, mtime=0)[:-8]
+        for result, part in (
+            (self.render(truncated, "--out", out, name="in.jsonl.gz"), "in.jsonl.gz: Compressed file ended"),
+            (self.render(truncated, "--skip-bad-lines", name="in.jsonl.gz"), "in.jsonl.gz: Compressed file ended"),
+            (self.render(line, "--out", self.folder / "none" / "x"), f"{self.folder}/none/x: No such file or directory"),
+            (self.render(line, "--out", self.folder), f"{self.folder}: Is a directory"),
+            (self.render(b"{}", name="in.json"), "in.json: is not a list of objects"),
+            (self.render(line, self.folder / "missing"), "missing: No such file"),
+        ):
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn(part, result.stderr)
+        self.assertEqual(out.read_text(), "old\n")
+        self.assertEqual(list(self.folder.glob("*.tmp")), [])
+
+    def test_failure_ends_standard_output_with_a_line_that_is_not_json(self):
+        line = (json.dumps({"messages": [USER, ANSWER]}) + "\n").encode()
+        result = self.render(line + b"{broken\n")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stdout.splitlines()[1:], ["incomplete: render_chat.py has failed"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""Files of the scripts: an output gets its name when it is complete, and an error of a file is one line with exit code 2."""
+
+import contextlib
+import gzip
+import lzma
+import os
+import sys
+import zlib
+from pathlib import Path
+
+READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # of a missing, unreadable, damaged or truncated file
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def open_input(path):
+    """The bytes of a file, decompressed if its name ends with .gz or .xz; "-" is standard input."""
+    if str(path) == "-":
+        return sys.stdin.buffer
+    return {".gz": gzip.open, ".xz": lzma.open}.get(Path(path).suffix, open)(path, "rb")
+
+
+@contextlib.contextmanager
+def complete_file(path, mode="w", newline=None):
+    """Opens PATH.tmp, which replaces `path` at the end of the block. If an exception ends the block, `path` stays as it was."""
+    options = {"mode": mode, "encoding": None if "b" in mode else "utf-8", "newline": newline}
+    target = Path(os.path.realpath(path))  # a link stays a link
+    if target.exists() and not target.is_file():  # such as /dev/null, or a folder, which is an error
+        with open(target, **options) as file:
+            yield file
+        return
+    part = target.with_name(target.name + ".tmp")
+    try:
+        with open(part, **options) as file:
+            yield file
+        part.replace(target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        if isinstance(error, OSError) and error.filename in (None, str(part)):
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
+def complete_lines(path):
+    """complete_file() for JSON lines; standard output without `path`. The reader of a pipe cannot see that the script has
+    failed and would take the lines so far for the whole: then the last line is not JSON, so that te-data stops."""
+    if path:
+        with complete_file(path) as file:
+            yield file
+        return
+    sys.stdout.reconfigure(encoding="utf-8")
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except BaseException:
+        with contextlib.suppress(OSError):
+            print(f"incomplete: {script_name()} has failed", flush=True)
+        raise
+
+
+def write_text(path, text):
+    with complete_file(path) as file:
+        file.write(text)
+
+
+def save_figure(figure, path, **options):
+    """figure.savefig(); the name selects the format. ValueError for an unknown one."""
+    with complete_file(path, "wb") as file:
+        figure.savefig(file, format=Path(path).suffix[1:] or None, **options)
+
+
+def script_name():
+    return Path(sys.argv[0]).name
+
+
+def fail(message):
+    print(f"{script_name()}: error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def reason(error):
+    """The message of an error as one line: "FILE: REASON"."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def run(main):
+    """Runs a script's main() and exits with its result."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has closed the pipe, and reports errors of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        status = 1
+    except READ_ERRORS as error:
+        fail(reason(error))
+    except KeyboardInterrupt:
+        print(f"{script_name()}: interrupted", file=sys.stderr)
+        status = 130
+    sys.exit(status)

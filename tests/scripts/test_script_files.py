@@ -1,0 +1,91 @@
+"""Tests of scripts/script_files.py: complete outputs, and errors of files as one line."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from folder_testing import InFolder
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import script_files
+
+
+class CompleteFile(InFolder):
+    def names(self):
+        return sorted(path.name for path in self.folder.iterdir())
+
+    def test_replaces_the_file_at_the_end_only(self):
+        path = self.write("out.txt", "old")
+        with script_files.complete_file(path) as file:
+            file.write("new")
+            file.flush()
+            self.assertEqual(path.read_text(), "old")
+        self.assertEqual((path.read_text(), self.names()), ("new", ["out.txt"]))
+
+    def test_exceptions_leave_the_old_file(self):
+        path = self.write("out.txt", "old")
+        for exception in (ValueError, KeyboardInterrupt, SystemExit):
+            with self.assertRaises(exception), script_files.complete_file(path) as file:
+                file.write("new")
+                raise exception
+            self.assertEqual((path.read_text(), self.names()), ("old", ["out.txt"]))
+
+    def test_errors_name_the_file(self):
+        with self.assertRaises(FileNotFoundError) as caught, script_files.complete_file(self.folder / "none" / "x"):
+            pass
+        self.assertEqual(script_files.reason(caught.exception), f"{self.folder}/none/x: No such file or directory")
+
+    def test_links_and_special_files_stay(self):
+        target, link, pipe = self.write("target", "old"), self.folder / "link", self.folder / "pipe"
+        link.symlink_to(target.name)
+        script_files.write_text(link, "new")
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(target.read_text(), "new")
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        script_files.write_text(pipe, "new")
+        self.assertEqual(os.read(reader, 9), b"new")
+        os.close(reader)
+        self.assertTrue(stat.S_ISFIFO(pipe.stat().st_mode))
+
+
+class Run(InFolder):
+    def start(self, body, **options):
+        text = f"import sys, time; sys.path.insert(0, {str(SCRIPTS)!r})\nfrom script_files import *\ndef main():\n {body}\nrun(main)\n"
+        command = [sys.executable, self.write("script.py", text)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+    def test_error_of_a_file_is_one_line(self):
+        for body, message in (
+            ("open('/none')", "/none: No such file or directory"),
+            ("open(sys.argv[0] + '/')", "script.py/: Not a directory"),
+            ("raise EOFError", "EOFError"),
+        ):
+            process = self.start(body)
+            self.assertEqual(process.communicate()[1].split("error: ")[1][-len(message) - 1 :], message + "\n")
+            self.assertEqual(process.returncode, 2)
+
+    def test_closed_pipe_is_silent(self):
+        process = self.start("time.sleep(.2); print('x' * 100000)")
+        process.stdout.close()
+        self.assertEqual(process.stderr.read(), "")
+        process.stderr.close()
+        self.assertEqual(process.wait(), 1)
+
+    def test_interruption(self):
+        out = self.folder / "out"
+        process = self.start(f"\n with complete_file({str(out)!r}): print(flush=True); time.sleep(60)")
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.communicate()[1], "script.py: interrupted\n")
+        self.assertEqual(process.returncode, 130)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["script.py"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -9,13 +9,16 @@
 
 Rows keep their order and fields, and are read a few thousand at a time. --columns reads only the given fields, which is
 faster for Parquet files with other long fields. --split-by writes one file per value of a field; the value replaces {} in the
-name of --out. Without --out, rows are written to standard output.
+name of --out. Without --out, rows are written to standard output, which ends with a line that is not JSON if the script fails.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
+
+from script_files import complete_lines, fail, reason, run
 
 try:
     import pyarrow
@@ -24,11 +27,6 @@ try:
 except ImportError as error:
     print(f"parquet_to_jsonl.py: error: {error}; pip install pyarrow", file=sys.stderr)
     sys.exit(77)
-
-
-def fail(message):
-    print(f"parquet_to_jsonl.py: error: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 def arrow_batches(file, columns):
@@ -64,44 +62,44 @@ def rows(files, columns):
                 batches = parquet_batches if head.read(4) == b"PAR1" else arrow_batches
             for batch in batches(file, columns):
                 yield from batch.to_pylist()
-        except (OSError, pyarrow.ArrowException) as error:
-            fail(f"{file}: {error}")
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            text = reason(error)
+            fail(text if text.startswith(f"{file}: ") else f"{file}: {text}")
 
 
 class Outputs:
     """Standard output, one file, or one file per value of a field."""
 
-    def __init__(self, out, split_by):
-        self.out, self.split_by = out, split_by
+    def __init__(self, out, split_by, stack):
+        """stack: an ExitStack, at whose end the files are complete."""
+        self.out, self.split_by, self.stack = out, split_by, stack
         self.files, self.counts = {}, {}
+        if not split_by:
+            self.open("", out)
 
-    def file_of(self, row):
-        if not self.out:
-            return sys.stdout
+    def open(self, value, path):
+        if path:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self.files[value] = self.stack.enter_context(complete_lines(path))
+        self.counts[value] = 0
+
+    def write(self, row):
         if self.split_by and self.split_by not in row:
             fail(f"--split-by {self.split_by}: no such field; the rows have {', '.join(row)}")
         value = str(row[self.split_by]) if self.split_by else ""
         if value not in self.files:
-            path = Path(self.out.replace("{}", value))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.files[value] = open(path, "w", encoding="utf-8")
-        return self.files[value]
-
-    def write(self, row):
+            self.open(value, self.out.replace("{}", value))
         try:
             line = json.dumps(row, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
             fail(f"row {sum(self.counts.values())}: {error}; JSON cannot represent the value: exclude the field with --columns")
-        file = self.file_of(row)
-        file.write(line + "\n")
-        self.counts[file] = self.counts.get(file, 0) + 1
+        self.files[value].write(line + "\n")
+        self.counts[value] += 1
 
-    def close(self):
-        for file in self.files.values():
-            file.close()
-            print(f"{file.name}: {self.counts[file]} rows")
-        if not self.out:
-            sys.stdout.flush()
+    def report(self):
+        for value, count in self.counts.items():
+            if self.out:
+                print(f"{self.out.replace('{}', value)}: {count} rows")
 
 
 def main():
@@ -113,15 +111,12 @@ def main():
     arguments = parser.parse_args()
     if bool(arguments.split_by) != ("{}" in (arguments.out or "")):
         fail("--out must contain {} with --split-by, and must not contain it otherwise")
-    outputs = Outputs(arguments.out, arguments.split_by)
-    for row in rows(arguments.files, arguments.columns):
-        outputs.write(row)
-    outputs.close()
+    with contextlib.ExitStack() as stack:
+        outputs = Outputs(arguments.out, arguments.split_by, stack)
+        for row in rows(arguments.files, arguments.columns):
+            outputs.write(row)
+    outputs.report()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BrokenPipeError:  # the reader has closed the pipe, and reports errors of its own
-        sys.stderr.close()
-        sys.exit(1)
+    run(main)

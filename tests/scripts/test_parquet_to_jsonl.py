@@ -73,6 +73,36 @@ class ParquetToJsonl(InFolder):
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr.count("\n"), 1)
 
+    def damage_second_row_group(self):
+        path = self.folder / "rows.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS * 4000), path, row_group_size=6000, use_dictionary=False)
+        chunk = pyarrow.parquet.ParquetFile(path).metadata.row_group(1).column(1)
+        data = bytearray(path.read_bytes())
+        data[chunk.data_page_offset : chunk.data_page_offset + 64] = bytes(64)
+        path.write_bytes(data)
+
+    def test_damaged_file_leaves_no_output(self):
+        self.damage_second_row_group()
+        for options in (["--out", self.folder / "all.jsonl"], ["--split-by", "subject", "--out", self.folder / "{}.jsonl"]):
+            self.write("all.jsonl", "old\n")
+            result = self.run_script(*options)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn(f"{self.folder}/rows.parquet: ", result.stderr)
+            self.assertEqual((self.folder / "all.jsonl").read_text(), "old\n")
+            self.assertEqual({path.name for path in self.folder.iterdir()}, {"rows.parquet", "all.jsonl"})
+
+    def test_damaged_file_ends_standard_output_with_a_line_that_is_not_json(self):
+        self.damage_second_row_group()
+        *lines, last = self.run_script().stdout.splitlines()
+        self.assertEqual(json.loads(lines[0]), ROWS[0])
+        self.assertEqual(last, "incomplete: parquet_to_jsonl.py has failed")
+
+    def test_output_that_cannot_be_opened(self):
+        for path in (self.folder, self.folder / "rows.parquet" / "x"):
+            result = self.run_script("--out", path)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn(f"error: {self.folder}", result.stderr)
+
     def test_wrong_options_are_one_line_errors(self):
         for arguments in (
             ["--split-by", "subject", "--out", "x"],

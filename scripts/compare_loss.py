@@ -38,8 +38,9 @@ except ImportError:
     print(f"compare_loss.py: error: {remedy()}", file=sys.stderr)
     sys.exit(2)
 from report.cli import main
+from script_files import run
 from terminal_text import guard_output
 
 if __name__ == "__main__":
     guard_output()
-    sys.exit(main(description=__doc__))
+    run(lambda: main(description=__doc__))

@@ -17,6 +17,7 @@ from pathlib import Path
 from monitor import UserError
 from monitor.board import Board
 from monitor.server import Server
+from script_files import run
 from terminal_text import guard_output
 
 
@@ -69,4 +70,4 @@ def main(arguments=None):
 
 if __name__ == "__main__":
     guard_output()
-    sys.exit(main())
+    run(main)

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from monitor import UserError, export, run_status, sinks
+from script_files import run
 from terminal_text import guard_output
 
 
@@ -112,4 +113,4 @@ def main(arguments=None):
 
 if __name__ == "__main__":
     guard_output()
-    sys.exit(main())
+    run(main)

@@ -63,8 +63,7 @@ def rows(files, columns):
             for batch in batches(file, columns):
                 yield from batch.to_pylist()
         except (OSError, ValueError, pyarrow.ArrowException) as error:
-            text = reason(error)
-            fail(text if text.startswith(f"{file}: ") else f"{file}: {text}")
+            fail(f"{file}: {reason(error)}")
 
 
 class Outputs:

@@ -11,9 +11,9 @@ operation was faster in the step, the figure uses that time as its bound. --mark
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
+from script_files import reason, run, save_figure
 from terminal_text import guard_output
 
 GROUPS = {  # in the order of the bars, with their colors
@@ -132,7 +132,10 @@ def draw(profiles, output):
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / figure.get_figheight()))
-    figure.savefig(output, dpi=150)
+    try:
+        save_figure(figure, output, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--output {output}: cannot be written ({reason(error)})") from error
     print(f"{output}: {len(profiles)} measurements")
 
 
@@ -153,8 +156,4 @@ def main():
 
 if __name__ == "__main__":
     guard_output()
-    try:
-        main()
-    except UserError as error:
-        print(f"plot_step_time.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main, UserError)

@@ -15,9 +15,9 @@ import argparse
 import json
 import lzma
 import re
-import sys
 from pathlib import Path
 
+from script_files import reason, run, save_figure
 from terminal_text import guard_output
 
 KINDS = {  # in the order of the legend, with their colors and the profile's groups
@@ -204,9 +204,9 @@ def draw(title, panels, output):
     figure.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - TOP / height, bottom=0.5 / height,
                            hspace=0.9 / (0.36 * len(lanes)))  # fmt: skip
     try:
-        figure.savefig(output, dpi=150)
+        save_figure(figure, output, dpi=150)
     except (OSError, ValueError) as error:
-        raise UserError(f"--output {output}: cannot be written ({error})") from error
+        raise UserError(f"--output {output}: cannot be written ({reason(error)})") from error
     print(f"{output}: {len(seen)} operations, {len(lanes)} lanes; " +
           ", ".join(f"{what} {start:.3f} to {end:.3f} ms" for _, (what, start, end), _ in panels))  # fmt: skip
 
@@ -231,8 +231,4 @@ def main():
 
 if __name__ == "__main__":
     guard_output()
-    try:
-        main()
-    except UserError as error:
-        print(f"plot_timeline.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main, UserError)

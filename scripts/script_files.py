@@ -82,22 +82,21 @@ def fail(message):
 
 
 def reason(error):
-    """The message of an error as one line: "FILE: REASON"."""
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    """The message of an error as one line, without the file's name."""
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
-def run(main):
-    """Runs a script's main() and exits with its result."""
+def run(main, *user_errors):
+    """Runs a script's main() and exits with its result. user_errors: the script's own exceptions for mistakes of the user."""
     try:
         status = main()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, and reports errors of its own
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         status = 1
-    except READ_ERRORS as error:
-        fail(reason(error))
+    except (*READ_ERRORS, *user_errors) as error:
+        name = getattr(error, "filename", None)
+        fail(reason(error) if name is None else f"{name}: {reason(error)}")
     except KeyboardInterrupt:
         print(f"{script_name()}: interrupted", file=sys.stderr)
         status = 130

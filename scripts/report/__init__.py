@@ -13,7 +13,8 @@ cli.py         the command line
 """
 
 import json
-from pathlib import Path
+
+from script_files import write_text
 
 
 class UserError(Exception):
@@ -22,6 +23,6 @@ class UserError(Exception):
 
 def write_json(path, content):
     try:
-        Path(path).write_text(json.dumps(content, indent=2) + "\n")
+        write_text(path, json.dumps(content, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None

@@ -4,6 +4,8 @@ import dataclasses
 import io
 import math
 
+from script_files import complete_file, write_text
+
 from . import (
     UserError,
     analysis,
@@ -152,9 +154,10 @@ class Report:
             folder.mkdir(parents=True, exist_ok=True)
             for block in blocks:
                 if isinstance(block, Picture):
-                    (folder / block.name).write_bytes(block.png)
-            (folder / "report.md").write_text(markdown(blocks), encoding="utf-8")
-            (folder / "report.html").write_text(html_page(self.content.title, blocks), encoding="utf-8")
+                    with complete_file(folder / block.name, "wb") as file:
+                        file.write(block.png)
+            write_text(folder / "report.md", markdown(blocks))
+            write_text(folder / "report.html", html_page(self.content.title, blocks))
         except OSError as error:
             raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
         write_json(folder / "report.json", self.numbers())

@@ -1,6 +1,7 @@
 """The figure of the short comparison: losses above, gaps below."""
 
 import numpy as np
+from script_files import reason, save_figure
 
 from . import UserError
 from .curves import common_end, common_valid_tokens, smooth
@@ -50,9 +51,9 @@ def draw(path, title, baseline, runs, results, band, epochs=()):
     figure.align_ylabels()
     figure.tight_layout()
     try:
-        figure.savefig(path, dpi=150)
+        save_figure(figure, path, dpi=150)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: the figure cannot be written: {error}") from None
+        raise UserError(f"{path}: the figure cannot be written: {reason(error)}") from None
     pyplot.close(figure)
 
 

@@ -113,7 +113,7 @@ def default_label(file):
 
 def read_json(path):
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error}); correct or delete it") from None
 
@@ -197,8 +197,11 @@ def _has_the_start(steps):
 
 
 def read_csv(file):
-    with open(file, newline="", encoding="utf-8", errors="replace") as stream:
-        rows = list(csv.reader(stream))
+    with open(file, newline="", encoding="utf-8-sig", errors="replace") as stream:
+        try:
+            rows = list(csv.reader(stream))
+        except csv.Error as error:
+            raise UserError(f"{file}: is not a CSV file ({error}); give te-train's loss.csv") from None
     if not rows:
         raise UserError(f"{file}: is empty; wait for the run's first step")
     header = [name.strip() for name in rows[0]]
@@ -241,7 +244,7 @@ def parse_number(file, line, column, text):
 
 def json_lines(file):
     """(line number, object) of each line; the last one may be incomplete."""
-    with open(file, encoding="utf-8", errors="replace") as stream:
+    with open(file, encoding="utf-8-sig", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
             try:
                 record = json.loads(line)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import math
 import subprocess
 import sys
@@ -59,12 +60,21 @@ class Reading(InFolder):
         self.assertEqual(run.tokens.tolist(), [100])
         self.assertEqual(run.label, "x")
 
+    def test_byte_order_mark(self):
+        self.write("run/loss.csv", "\ufeffconsumed_tokens,loss\n100,4.0\n")
+        self.assertEqual(read_run(self.folder / "run").tokens.tolist(), [100])
+        self.write("run/metrics.jsonl", '\ufeff{"step": 1, "consumed_tokens": 100, "loss": 3.0}\n')
+        self.write("run/run.json", '\ufeff{"config": {}}')
+        (self.folder / "run" / "loss.csv").unlink()
+        self.assertEqual(read_run(self.folder / "run").loss.tolist(), [3.0])
+
     def test_errors_name_file_and_line(self):
         head = "step,consumed_tokens,loss\n"
         cases = {
             "": "is empty",
             "step,loss\n1,2\n": "column consumed_tokens is missing (found: step, loss)",
             head: "no row with a finite loss",
+            head + '"' + "x" * 200_000: "is not a CSV file",
             head + "1,100,abc\n": "line 2: loss is 'abc'",
             head + "1,,2.0\n": "line 2: consumed_tokens is empty",
             head + "1,100\n2,200,3.0\n": "line 2: 2 fields where the header has 3",
@@ -273,6 +283,13 @@ class Program(InFolder):
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 2)
         self.assertTrue(done.stderr.startswith("compare_loss.py: error: "), done.stderr)
+
+    def test_closed_pipe_is_silent(self):
+        command = [sys.executable, "-B", SCRIPTS / "compare_loss.py", "--no-plot", self.folder / "bf16", self.folder / "fp8"]
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w") as closed:
+            self.assertEqual(subprocess.run(command, stdout=closed, stderr=subprocess.PIPE).stderr, b"")
 
 
 if __name__ == "__main__":

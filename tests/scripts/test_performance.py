@@ -84,6 +84,14 @@ class Performance(InFolder):
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
             self.assertTrue(result.stderr.startswith(f"plot_step_time.py: error: {report}"), result.stderr)
 
+    def test_figure_that_cannot_be_written(self):
+        report = self.write("step.json", [{"config": "tiny", "profile": PROFILE}])
+        for output in (self.folder / "missing" / "x.png", self.folder / "x.weird", self.folder):
+            result = self.run_script("plot_step_time.py", report, "--output", str(output))
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertTrue(result.stderr.startswith(f"plot_step_time.py: error: --output {output}: "), result.stderr)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["step.json"])
+
     def test_ratios_to_peers(self):
         self.write("te_layer-gpt.json", {"layer": [
             {"precision": "bf16", "ms": 20.0, "sustained_ms": 25.0}, {"precision": "fp8", "ms": 10.0, "sustained_ms": 12.0}]})

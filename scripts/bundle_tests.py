@@ -19,6 +19,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import script_files
+
 # Libraries that scripts/install_deps.sh installs and images for CUDA and MPI do not have.
 LIBRARIES = ("fmt", "pcre2-8", "sentencepiece", "spdlog", "utf8proc", "xxhash", "yaml-cpp")
 # Executables share most of their code; a dictionary that spans several of them compresses it once.
@@ -133,18 +135,8 @@ def main():
         tests, missing = tests_of(build, options.label, options.filter)
         if missing:
             print(f"bundle_tests.py: warning: not built and not in the archive: {', '.join(missing)}", file=sys.stderr)
-        unfinished = options.output.with_name(options.output.name + ".tmp")
-        try:
-            count = write(build, unfinished, tests, checkout)
-            unfinished.replace(options.output)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except UserError as error:
-        print(f"bundle_tests.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(f"bundle_tests.py: error: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
+        with script_files.complete_file(options.output, "wb") as file:
+            count = write(build, file, tests, checkout)
     except subprocess.CalledProcessError as error:
         sys.exit(f"bundle_tests.py: error: {error.cmd[0]} failed: {error.stderr.strip()}")
     size = options.output.stat().st_size / 1e6
@@ -152,4 +144,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script_files.run(main, UserError)

@@ -16,15 +16,10 @@ activations of a trained model alone gives more than 1e-5 (docs/results/conforma
 import argparse
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-
-def fail(message):
-    print(f"convert_checkpoint.py: error: {message}", file=sys.stderr)
-    sys.exit(2)
-
+from script_files import fail, run
 
 try:
     import torch
@@ -114,4 +109,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

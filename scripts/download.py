@@ -22,6 +22,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from script_files import run
+
 CHUNK = 1 << 20
 
 
@@ -41,7 +43,7 @@ def read_checksums(path):
     """{name: digest} from output of sha256sum; folders in names are ignored."""
     sums = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"--checksums: {path}: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -166,16 +168,14 @@ def main():
     if missing := [name for name in names if arguments.checksums and name not in sums]:
         raise Refused(f"--checksums: {arguments.checksums} no line for {missing[0]}")
     arguments.to.mkdir(parents=True, exist_ok=True)
-    for url, name in zip(arguments.urls, names):
-        Download(url, arguments.to / name).run(sums.get(name), arguments.retries, arguments.wait)
+    try:
+        for url, name in zip(arguments.urls, names):
+            Download(url, arguments.to / name).run(sums.get(name), arguments.retries, arguments.wait)
+    except KeyboardInterrupt:
+        print("\ndownload.py: interrupted; run the same command again to resume", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (Refused, OSError) as error:
-        print(f"download.py: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("\ndownload.py: interrupted; run the same command again to resume", file=sys.stderr)
-        sys.exit(130)
+    run(main, Refused)

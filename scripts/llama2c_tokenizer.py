@@ -11,6 +11,8 @@ import pathlib
 import struct
 import sys
 
+from script_files import fail, run, write_text
+
 SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
@@ -18,11 +20,16 @@ def read_tokens(path):
     """[(text, score)] by id; special tokens have SentencePiece's names."""
     data = path.read_bytes()
     tokens, at = [], 4
-    while at < len(data):
-        score, length = struct.unpack_from("<fi", data, at)
-        at += 8
-        tokens.append((data[at : at + length].decode("utf-8"), score))
-        at += length
+    try:
+        while at < len(data):
+            score, length = struct.unpack_from("<fi", data, at)
+            at += 8
+            if not 0 <= length <= len(data) - at:
+                raise ValueError(f"a token of {length} bytes")
+            tokens.append((data[at : at + length].decode("utf-8"), score))
+            at += length
+    except (ValueError, struct.error) as error:
+        fail(f"{path}: token {len(tokens)}: {error}; the file is not a tokenizer of llama2.c, or is truncated")
     return [(name, 0.0) for name in SPECIAL] + tokens[len(SPECIAL) :]
 
 
@@ -44,7 +51,7 @@ def main():
     tokens = [(text.replace(" ", "\u2581"), score) for text, score in read_tokens(pathlib.Path(sys.argv[1]))]
     scores = dict(tokens)
     if len(scores) != len(tokens):
-        sys.exit(f"{sys.argv[1]}: a token occurs twice")
+        fail(f"{sys.argv[1]}: a token occurs twice")
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     words = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
     tokenizer = {
@@ -70,11 +77,11 @@ def main():
     }  # fmt: skip
     folder = pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False, indent=1), encoding="utf-8")
+    write_text(folder / "tokenizer.json", json.dumps(tokenizer, ensure_ascii=False, indent=1))
     config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}  # llama2.c always starts texts with it
-    (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
+    write_text(folder / "tokenizer_config.json", json.dumps(config) + "\n")
     print(f"{folder}: {len(tokens)} tokens, {len(tokenizer['model']['merges'])} merges")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,12 +18,9 @@ import struct
 import sys
 import time
 
+from script_files import complete_file, fail, run
+
 DTYPE_CODE = {"H": 8, "i": 4}  # Megatron's codes for uint16 and int32
-
-
-def fail(message):
-    print(f"tokenize_hf.py: error: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 def documents(paths, separator):
@@ -55,21 +52,18 @@ def batches(items, max_characters=4_000_000):
         yield batch
 
 
-def write_index(path, typecode, lengths):
+def write_index(file, typecode, lengths):
     """Writes an index with one sequence per document; see src/data/indexed_dataset.h for the layout."""
     width = array.array(typecode).itemsize
     pointers, position = array.array("q"), 0
     for length in lengths:
         pointers.append(position)
         position += length * width
-    with open(path, "wb") as file:
-        file.write(b"MMIDIDX\x00\x00")
-        file.write(struct.pack("<QBQQ", 1, DTYPE_CODE[typecode], len(lengths), len(lengths) + 1))
-        array.array("i", lengths).tofile(file)
-        pointers.tofile(file)
-        array.array("q", range(len(lengths) + 1)).tofile(file)
-        file.flush()
-        os.fsync(file.fileno())
+    file.write(b"MMIDIDX\x00\x00")
+    file.write(struct.pack("<QBQQ", 1, DTYPE_CODE[typecode], len(lengths), len(lengths) + 1))
+    array.array("i", lengths).tofile(file)
+    pointers.tofile(file)
+    array.array("q", range(len(lengths) + 1)).tofile(file)
 
 
 def tokenize(tokenizer, end_of_document, arguments):
@@ -78,7 +72,7 @@ def tokenize(tokenizer, end_of_document, arguments):
     folder = os.path.dirname(os.path.abspath(prefix))
     os.makedirs(folder, exist_ok=True)
     lengths, tokens, text_bytes, start = [], 0, 0, time.time()
-    with open(prefix + ".bin.tmp", "wb") as file:
+    with complete_file(prefix + ".idx", "wb") as index, complete_file(prefix + ".bin", "wb") as file:
         for batch in batches(documents(arguments.input, arguments.document_separator)):
             text_bytes += sum(len(text.encode()) for text in batch)
             for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
@@ -91,17 +85,15 @@ def tokenize(tokenizer, end_of_document, arguments):
             print(f"\r{len(lengths)} documents, {tokens} tokens, {text_bytes / 1e6:.1f} MB, {rate:.1f} MB/s ",
                   end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
-        file.flush()
-        os.fsync(file.fileno())
-    if not lengths:
-        os.remove(prefix + ".bin.tmp")
-        fail("the input has no documents; pass a file with text to --input")
-    write_index(prefix + ".idx.tmp", typecode, lengths)
-    for old in (".idx", ".meta.json"):  # an interruption must not combine the new .bin with an old index or record
-        if os.path.exists(prefix + old):
-            os.remove(prefix + old)
-    os.replace(prefix + ".bin.tmp", prefix + ".bin")
-    os.replace(prefix + ".idx.tmp", prefix + ".idx")
+        if not lengths:
+            fail("the input has no documents; pass a file with text to --input")
+        write_index(index, typecode, lengths)
+        for part in (file, index):
+            part.flush()
+            os.fsync(part.fileno())
+        for old in (".idx", ".meta.json"):  # an interruption must not combine the new .bin with an old index or record
+            if os.path.exists(prefix + old):
+                os.remove(prefix + old)
     width = array.array(typecode).itemsize
     print(f"{prefix}.bin: {len(lengths)} documents, {tokens} tokens of {width} bytes ({tokens * width} bytes), "
           f"{text_bytes} bytes of text, {text_bytes / tokens:.3f} bytes per token")
@@ -141,9 +133,8 @@ def main():
     try:
         tokenize(tokenizer, end_of_document, arguments)
     except UnicodeDecodeError as error:
-        os.remove(arguments.output + ".bin.tmp")
         fail(f"--input: a file is not UTF-8 ({error}); convert it")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

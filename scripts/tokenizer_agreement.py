@@ -28,6 +28,7 @@ import tempfile
 import numpy as np
 import tokenizers
 from json_strings import strings
+from script_files import fail, run
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -48,11 +49,6 @@ PATTERNS = [rf"\p{{{name}}}+" for name in
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+",
 ]  # fmt: skip
-
-
-def fail(message):
-    print(f"tokenizer_agreement.py: error: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 # --- documents ---------------------------------------------------------------------------------------------------
@@ -331,4 +327,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -29,11 +29,7 @@ import tempfile
 import time
 
 from json_strings import strings
-
-
-def fail(message):
-    print(f"tokenizer_speed.py: error: {message}", file=sys.stderr)
-    sys.exit(2)
+from script_files import fail, run as run_script
 
 
 def prepare(path, limit, folder):
@@ -179,4 +175,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

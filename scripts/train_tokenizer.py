@@ -9,18 +9,19 @@ divide documents and are the only special token. The splitting into words is GPT
 """
 
 import argparse
-import gzip
-import lzma
 import sys
 from pathlib import Path
 
-OPENERS = {".xz": lzma.open, ".gz": gzip.open}
+from script_files import READ_ERRORS, fail, open_input, reason, run, write_text
 
 
 def documents(paths, limit, separator):
     for path in paths:
-        with OPENERS.get(path.suffix, open)(path, "rb") as file:
-            text = file.read(limit).decode("utf-8", "ignore")
+        try:
+            with open_input(path) as file:
+                text = file.read(limit).decode("utf-8-sig", "ignore")
+        except READ_ERRORS as error:
+            fail(f"{path}: {reason(error)}")
         for document in text.split(separator):
             yield document.strip("\n")
 
@@ -39,23 +40,18 @@ def main():
         print(f"train_tokenizer.py: error: {error}; pip install tokenizers", file=sys.stderr)
         return 77
     if options.vocab_size < 257:
-        print(f"train_tokenizer.py: error: --vocab-size {options.vocab_size}: must be 257 or more", file=sys.stderr)
-        return 2
+        fail(f"--vocab-size {options.vocab_size}: must be 257 or more")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=options.vocab_size, special_tokens=[options.document_separator],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-    try:
-        tokenizer.train_from_iterator(documents(options.files, options.bytes, options.document_separator), trainer)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(options.output))
-    except (OSError, lzma.LZMAError) as error:
-        print(f"train_tokenizer.py: error: {error}", file=sys.stderr)
-        return 2
+    tokenizer.train_from_iterator(documents(options.files, options.bytes, options.document_separator), trainer)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(options.output, tokenizer.to_str(pretty=True))
     print(f"wrote {options.output}: {tokenizer.get_vocab_size()} tokens")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -83,7 +83,7 @@ class Bundle(InFolder):
         self.archive = self.folder / "nowhere/tests.tar.xz"
         done = self.bundle()
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 2))  # and the warning about programs that are not built
-        self.assertIn("nowhere/tests.tar.xz.tmp: No such file", done.stderr)
+        self.assertIn("nowhere/tests.tar.xz: No such file", done.stderr)
         (self.build / "CTestTestfile.cmake").unlink()
         done = self.bundle()
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))

@@ -57,7 +57,14 @@ class TrainTokenizer(InFolder):
         self.assertLess(len(first["model"]["merges"]), len(whole["model"]["merges"]))
 
     def test_mistakes_are_one_line_and_exit_2(self):
-        for arguments in (("--vocab-size", 256, self.write("text.txt", TEXT)), ("--vocab-size", 300, self.folder / "missing")):
+        packed = gzip.compress(TEXT.encode())
+        for arguments in (
+            ("--vocab-size", 256, self.write("text.txt", TEXT)),
+            ("--vocab-size", 300, self.folder / "missing"),
+            ("--vocab-size", 300, self.write("truncated.gz", packed[:-8])),
+            ("--vocab-size", 300, self.write("damaged.gz", packed[:12] + bytes(20) + packed[32:])),
+            ("--vocab-size", 300, self.write("damaged.xz", "text")),
+        ):
             result = self.run_script(*arguments, "--output", self.folder / "out.json")
             self.assertEqual(result.returncode, 2)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)

@@ -27,6 +27,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from script_files import write_text
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -357,7 +359,7 @@ def write_expected(arguments, name, task, samples, documents, metrics):
     results = {k: v for k, v in metrics.items() if k.endswith(",none") and k != "perplexity_stderr,none"}
     expected[task] = {"results": results, "documents": records}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in expected.items()]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def main():

@@ -11,6 +11,8 @@ import math
 import sys
 from pathlib import Path
 
+from script_files import run, save_figure
+
 try:
     import matplotlib
     import numpy as np
@@ -87,7 +89,7 @@ def draw_formats(path):
         figure, (ranges, precision) = pyplot.subplots(1, 2, figsize=(13, 3.6), gridspec_kw={"width_ratios": (2, 1)}, layout="constrained")
         draw_ranges(ranges)
         draw_precision(precision)
-        figure.savefig(path, dpi=110, metadata={"Software": None})
+        save_figure(figure, path, dpi=110, metadata={"Software": None})
         pyplot.close(figure)
 
 
@@ -145,7 +147,7 @@ def draw_scaling(path):
         errors.set_ylim(0, 36)
         errors.legend(loc="lower left", fontsize=10)
         errors.set_title("Quantization error of the same tensor")
-        figure.savefig(path, dpi=110, metadata={"Software": None})
+        save_figure(figure, path, dpi=110, metadata={"Software": None})
         pyplot.close(figure)
 
 
@@ -159,4 +161,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from script_files import write_text
+
 
 def write_or_check(description, output, make_text):
     """output: a pathlib.Path; make_text() returns the file's text."""
@@ -11,7 +13,7 @@ def write_or_check(description, output, make_text):
     arguments = parser.parse_args()
     text = make_text()
     if not arguments.check:
-        output.write_text(text)
+        write_text(output, text)
     elif output.read_text() != text:
         sys.exit(f"{output}: outdated; run this script without --check")
     print(f"{output}: {text.count(chr(10))} lines")

@@ -11,6 +11,8 @@ import json
 import sys
 from pathlib import Path
 
+from script_files import run, save_figure
+
 try:
     import matplotlib
     import numpy as np
@@ -112,8 +114,8 @@ def main():
     ratios = [x["fp8"] / x["bf16"] for x in speed["rows"]]
     figure.suptitle(f"FP8 and BF16: the same loss within 0.25% (Llama, 1.3 billion parameters, {row['tokens'] / 1e6:.0f} million tokens, "
                     f"{row['pairs']} seeds), {min(ratios):.1f} to {max(ratios):.1f} times the speed", fontsize=14.5, fontweight="bold")
-    figure.savefig(output, dpi=100)
+    save_figure(figure, output, dpi=100)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

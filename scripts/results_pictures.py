@@ -24,6 +24,7 @@ except ImportError as missing:
     print(f"{missing}; scripts/install_deps.sh installs numpy, scipy and matplotlib", file=sys.stderr)
     sys.exit(77)
 from results_data import REPORTS, RESULTS, arms, label
+from script_files import run, save_figure
 
 EPOCHS = (29e6, 57e6, 86e6)  # tokens at which the corpus of llama_1b_100m repeats
 STEP = 65_536  # tokens of a step of gpt2_124m_switch
@@ -334,10 +335,10 @@ def main():
         path = options.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         figure = draw()
-        figure.savefig(path, dpi=120)
+        save_figure(figure, path, dpi=120)
         figures.pyplot().close(figure)
         print(f"wrote {path}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

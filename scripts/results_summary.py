@@ -16,6 +16,7 @@ import sys
 
 from report.words import INCONCLUSIVE, VERDICT_TEXTS
 from results_data import RESULTS, ROOT, arms, label, last_values, read_loss
+from script_files import write_text
 
 GPT2 = 124_475_904  # parameters, as counted by `te-train --dry-run`
 LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
@@ -306,7 +307,7 @@ def main():
         if check:
             print(f"{path.relative_to(ROOT)}: differs from the data in docs/results; run scripts/results_summary.py", file=sys.stderr)
         else:
-            path.write_text(outputs()[path])
+            write_text(path, outputs()[path])
             print(f"wrote {path.relative_to(ROOT)}")
     return 1 if check and stale else 0
 

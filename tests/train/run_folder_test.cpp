@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 using testing::eventually;
 using testing::expect_refused;
+using testing::Overrides;
 using testing::read_file;
 using testing::Result;
 using testing::TrainFolder;

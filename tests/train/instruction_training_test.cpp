@@ -50,6 +50,22 @@ TEST(InstructionTraining, PackingDoesNotChangeTheLossWithDocumentMask) {
   EXPECT_GT(std::abs(mixed - alone), 1e-4);  // the mask has an effect
 }
 
+TEST(InstructionTraining, RoutedPaddingIsReported) {
+  const TrainFolder folder;
+  write_conversations(folder);
+  const auto output = [&](const std::string& run, const std::string& coefficient) {
+    const Result result =
+        folder.run(run, {"data.train=" + (folder / "chats"), "data.valid=[]", "data.format=instruct",
+                         "training.train_steps=1", "model.num_moe_experts=4", "model.moe_router_topk=2",
+                         "model.moe_ffn_hidden_size=32", "model.moe_aux_loss_coeff=" + coefficient});
+    EXPECT_EQ(result.code, 0) << result.error;
+    return result.out;
+  };
+  TE_EXPECT_CONTAINS(output("a", "0.01"),
+                     "is routed to experts and counts in model.moe_aux_loss_coeff: choose");
+  EXPECT_EQ(output("b", "0").find("routed"), std::string::npos);
+}
+
 TEST(InstructionTraining, NeedsAMask) {
   const TrainFolder folder;
   const Result result = folder.run("a", {"data.format=instruct"});

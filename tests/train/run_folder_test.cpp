@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using testing::operator+;
 using testing::eventually;
 using testing::expect_refused;
 using testing::Overrides;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "common/progress.h"
@@ -11,6 +13,7 @@
 #include "convert/exporter.h"
 #include "convert/output_folder.h"
 #include "core/error.h"
+#include "text/tokenizer.h"
 
 namespace te::convert {
 namespace {
@@ -20,6 +23,7 @@ namespace fs = std::filesystem;
 struct ExportArguments {
   std::string checkpoint, output, tokenizer, dtype = "auto", fp8 = "off";
   uint64_t max_shard_bytes = 5'000'000'000;
+  const CLI::Option* max_shard_size = nullptr;
   bool force = false;
 };
 
@@ -31,29 +35,47 @@ bool is_model_folder(const fs::path& folder) {
   return fs::exists(folder / "config.json", error) && !error;
 }
 
-/// The tokenizer's files; empty, with a warning, if there are none.
-std::vector<checkpoint::KeptFile> tokenizer_of(const ExportArguments& arguments, const ExportSource& source) {
-  if (!arguments.tokenizer.empty()) {
-    std::vector<checkpoint::KeptFile> files = checkpoint::tokenizer_files(arguments.tokenizer);
-    if (files.empty())
-      user_error("--tokenizer {}: not a tokenizer file or folder; give the tokenizer of the model",
-                 arguments.tokenizer);
-    return files;
-  }
+/// `bytes`, or the path of the tokenizer's files; empty, with a warning, if there are none.
+std::string tokenizer_of(const ExportArguments& arguments, const ExportSource& source) {
+  if (!arguments.tokenizer.empty()) return arguments.tokenizer;
   const std::string folder = source.reader.folder().string();
-  const fs::path kept = checkpoint::find_kept_folder(folder);
   if (source.tokenizer == "bytes") {
     fmt::print(
         stderr,
         "te-convert: warning: {} was trained with the bytes tokenizer, which transformers does not have\n",
         folder);
-  } else if (!kept.empty()) {
-    return checkpoint::kept_files(kept);
-  } else {
+    return source.tokenizer;
+  }
+  const fs::path kept = checkpoint::find_kept_folder(folder);
+  if (kept.empty())
     fmt::print(stderr, "te-convert: warning: no tokenizer is stored with {}; add one with --tokenizer PATH\n",
                folder);
+  return kept.string();
+}
+
+std::vector<checkpoint::KeptFile> files_of(const std::string& tokenizer, const ExportArguments& arguments) {
+  if (arguments.tokenizer.empty())
+    return tokenizer == "bytes" ? std::vector<checkpoint::KeptFile>{} : checkpoint::kept_files(tokenizer);
+  std::vector<checkpoint::KeptFile> files = checkpoint::tokenizer_files(tokenizer);
+  if (files.empty())
+    user_error("--tokenizer {}: not a tokenizer file or folder; give the tokenizer of the model", tokenizer);
+  return files;
+}
+
+/// The ids of a tokenizer's special tokens for config.json: null if there is no such token in the model's vocabulary.
+nlohmann::json token_ids(const std::string& tokenizer, int64_t vocab_size) {
+  const auto id = [&](std::optional<int32_t> token) {
+    return token && *token < vocab_size ? nlohmann::json(*token) : nlohmann::json(nullptr);
+  };
+  try {
+    const auto opened = text::make_tokenizer(tokenizer);
+    return {{"bos_token_id", id(opened->begin_of_document())},
+            {"eos_token_id", id(opened->end_of_document())},
+            {"pad_token_id", nullptr}};
+  } catch (const UserError& error) {
+    fmt::print(stderr, "te-convert: warning: config.json has no special token ids: {}\n", error.what());
+    return nlohmann::json::object();
   }
-  return {};
 }
 
 bool is_adapter_folder(const fs::path& folder) {
@@ -62,10 +84,16 @@ bool is_adapter_folder(const fs::path& folder) {
 }
 
 void export_adapter(const ExportArguments& arguments, const checkpoint::Reader& reader) {
-  if (arguments.dtype != "auto" || arguments.fp8 != "off")
+  const char* const given = arguments.dtype != "auto"               ? "--dtype"
+                            : arguments.fp8 != "off"                ? "--fp8"
+                            : !arguments.tokenizer.empty()          ? "--tokenizer"
+                            : arguments.max_shard_size->count() > 0 ? "--max-shard-size"
+                                                                    : nullptr;
+  if (given != nullptr)
     user_error(
-        "{}: is an adapter, which is exported in FP32; leave out --dtype and --fp8, or run te-convert merge",
-        reader.folder().string());
+        "{}: is an adapter, which is exported in FP32 as one file without tokenizer; leave out {}, or run "
+        "te-convert merge",
+        reader.folder().string(), given);
   OutputFolder output(arguments.output, arguments.force, "the folder of a PEFT adapter", is_adapter_folder);
   const int64_t tensors = write_peft(reader, output.path());
   output.commit();
@@ -82,7 +110,10 @@ void export_checkpoint(const ExportArguments& arguments) {
   if (arguments.dtype != "auto") options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
   TE_CHECK(from_string(arguments.fp8, options.fp8), "--fp8 {} was not checked", arguments.fp8);
   const int64_t total = exported_bytes(source, options);  // errors come before the warnings below
-  options.kept = tokenizer_of(arguments, source);
+  if (const std::string tokenizer = tokenizer_of(arguments, source); !tokenizer.empty()) {
+    options.kept = files_of(tokenizer, arguments);
+    options.token_ids = [tokenizer, &source] { return token_ids(tokenizer, source.model.vocab_size); };
+  }
   OutputFolder output(arguments.output, arguments.force, "the folder of a model (files and a config.json)",
                       is_model_folder);
   apps::Progress progress(total, "written");
@@ -123,11 +154,12 @@ void add_export(CLI::App& app) {
           "delayed scales of an FP8 run")
       ->check(CLI::IsMember({"off", "block", "tensor"}))
       ->capture_default_str();
-  command
-      ->add_option("--max-shard-size", arguments->max_shard_bytes,
-                   "Maximum size of a file, for example 500MB, 5GB (powers of 1000) or 4GiB")
-      ->transform(CLI::AsSizeValue(true))
-      ->default_str("5GB");
+  arguments->max_shard_size =
+      command
+          ->add_option("--max-shard-size", arguments->max_shard_bytes,
+                       "Maximum size of a file, for example 500MB, 5GB (powers of 1000) or 4GiB")
+          ->transform(CLI::AsSizeValue(true))
+          ->default_str("5GB");
   command
       ->add_option("--tokenizer", arguments->tokenizer,
                    "Tokenizer file or folder (default: the one stored with the checkpoint)")

@@ -289,13 +289,11 @@ Converted write_hugging_face(const ExportSource& source, const std::filesystem::
     config = file.source;
     return true;
   });
-  std::string text =
-      hugging_face_config(source.model, jobs.front().dtype, config, source.reader.folder().string());
-  if (options.fp8 != Fp8Format::off) {
-    nlohmann::json json = parse_json(text);
-    json["quantization_config"] = fp8.quantization_config();
-    text = json.dump(2) + "\n";
-  }
+  nlohmann::json json = parse_json(
+      hugging_face_config(source.model, jobs.front().dtype, config, source.reader.folder().string()));
+  if (!json.contains("bos_token_id") && !json.contains("eos_token_id") && options.token_ids)
+    json.update(options.token_ids());
+  if (options.fp8 != Fp8Format::off) json["quantization_config"] = fp8.quantization_config();
   const std::vector<std::vector<Job>> shards = plan_shards(jobs, options.max_shard_bytes);
   Converted done{.tensors = 0, .files = 0, .bytes = 0, .kept = fp8.left_out()};
   for (const Job& job : jobs) done.tensors += 1 + static_cast<int64_t>(job.multipliers.size());
@@ -303,7 +301,7 @@ Converted write_hugging_face(const ExportSource& source, const std::filesystem::
   for (size_t i = 0; i < shards.size(); ++i) writing.write(folder / shard_name(i, shards.size()), shards[i]);
   if (shards.size() > 1) write_index(folder, shards);
   checkpoint::copy_files(kept, folder);
-  checkpoint::write_text(folder / "config.json", text);
+  checkpoint::write_text(folder / "config.json", json.dump(2) + "\n");
   return done;
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +24,9 @@ struct ExportOptions {
       5'000'000'000;  ///< sum of the tensors' bytes, as in transformers; a larger tensor gets its own file
   std::vector<checkpoint::KeptFile> kept;  ///< tokenizer files, optionally config.json; empty: none
   Fp8Format fp8 = Fp8Format::off;          ///< format of the linear layers
+  /// The keys bos_token_id, eos_token_id and pad_token_id of config.json, if `kept` has no config.json with them.
+  /// Without them transformers takes ids of its own for the class.
+  std::function<nlohmann::json()> token_ids = {};
 };
 
 /// A checkpoint and the model that it contains.

@@ -10,11 +10,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The folder without a final slash; a link's target, so that the link stays.
+fs::path folder_of(const fs::path& target) {
+  const fs::path folder = target.has_filename() ? target : target.parent_path();
+  std::error_code error;
+  if (!fs::is_symlink(folder, error)) return folder;
+  const fs::path linked = fs::canonical(folder, error);
+  return error ? folder : linked;
+}
+
 }  // namespace
 
 OutputFolder::OutputFolder(const fs::path& target, bool force, const char* kind,
                            const std::function<bool(const fs::path&)>& may_replace)
-    : target_(target.has_filename() ? target : target.parent_path()), temporary_(target_.string() + ".tmp") {
+    : target_(folder_of(target)), temporary_(target_.string() + ".tmp") {
   std::error_code error;
   if (target_.empty()) user_error("--out: is empty; give a folder");
   if (fs::exists(target_, error) && !(fs::is_directory(target_, error) && fs::is_empty(target_, error))) {

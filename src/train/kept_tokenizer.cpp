@@ -1,11 +1,14 @@
 #include "train/kept_tokenizer.h"
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "checkpoint/kept_files.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_hash.h"
 
 namespace te::train {
 namespace {
@@ -15,6 +18,32 @@ namespace fs = std::filesystem;
 /// Whether the spec is a path, not empty or `bytes`.
 bool names_files(const std::string& tokenizer) {
   return !tokenizer.empty() && tokenizer != "bytes";
+}
+
+/// The folder with the kept files of the first origin that has some; empty if there is none.
+fs::path first_kept(const std::vector<fs::path>& origins) {
+  for (const fs::path& source : origins) {
+    if (source.empty()) continue;
+    const fs::path kept = checkpoint::has_tokenizer(source) ? source : checkpoint::find_kept_folder(source);
+    if (!kept.empty() && !checkpoint::kept_files(kept).empty()) return kept;
+  }
+  return {};
+}
+
+/// True for the files with the ids of a model's special tokens.
+bool has_token_ids(const checkpoint::KeptFile& file) {
+  return file.name == "config.json" || file.name == "generation_config.json";
+}
+
+/// Whether both are the same tokenizer and end documents with the same token, in which models of a family can differ.
+bool are_equal(const std::string& a, const std::string& b) {
+  try {
+    const auto first = text::make_tokenizer(a), second = text::make_tokenizer(b);
+    return first->end_of_document() == second->end_of_document() &&
+           text::tokenizer_hash(*first) == text::tokenizer_hash(*second);
+  } catch (const UserError&) {  // te-data cannot read the tokenizer of the origin
+    return false;
+  }
 }
 
 }  // namespace
@@ -39,11 +68,15 @@ void keep_tokenizer(const std::string& spec, const fs::path& directory,
   if (spec == "bytes") return;
   std::vector<checkpoint::KeptFile> files;
   if (names_files(spec)) files = checkpoint::tokenizer_files(spec);
-  for (const fs::path& source : origins) {
-    if (!files.empty()) break;
-    if (source.empty()) continue;
-    const fs::path kept = checkpoint::has_tokenizer(source) ? source : checkpoint::find_kept_folder(source);
-    if (!kept.empty()) files = checkpoint::kept_files(kept);
+  const fs::path origin = first_kept(origins);
+  if (!origin.empty()) {
+    const std::vector<checkpoint::KeptFile> of_origin = checkpoint::kept_files(origin);
+    if (files.empty()) {
+      files = of_origin;
+    } else if (std::ranges::none_of(files, has_token_ids) && std::ranges::any_of(of_origin, has_token_ids) &&
+               are_equal(spec, origin.string())) {
+      std::ranges::copy_if(of_origin, std::back_inserter(files), has_token_ids);
+    }
   }
   if (!files.empty() && checkpoint::keep_files(files, directory))
     log_info("checkpoints include the tokenizer of {}", files.front().source.parent_path().string());

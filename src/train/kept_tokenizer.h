@@ -18,8 +18,9 @@ std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec,
                                                  const std::filesystem::path& directory);
 
 /// Copies the tokenizer of data.tokenizer (`spec`) to `directory`. Without one, copies the tokenizer kept next to the
-/// first of `origins` that has one (checkpoints that the weights came from; may be empty). Called on one rank before
-/// the first step. UserError when it cannot be written.
+/// first of `origins` that has one (checkpoints that the weights came from; may be empty). If data.tokenizer is that
+/// tokenizer, in a folder without config.json and generation_config.json, these two are copied as well: they have the
+/// ids of special tokens. Called on one rank before the first step. UserError when it cannot be written.
 void keep_tokenizer(const std::string& spec, const std::filesystem::path& directory,
                     const std::vector<std::filesystem::path>& origins);
 

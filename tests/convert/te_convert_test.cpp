@@ -168,6 +168,10 @@ TEST_F(TunedModel, TheTokenizerOfTheConfigHasPriority) {
   ASSERT_EQ(result.code, 0) << result.error;
   const std::vector<std::string> files = {"config.json", "merges.txt", "model.safetensors", "vocab.json"};
   EXPECT_EQ(exported("run"), files);
+  // Without ids in config.json transformers would take those of its Qwen2 class.
+  const auto config = parse_json(read_bytes(folder_ / "back/config.json"));
+  EXPECT_EQ(config.at("eos_token_id"), 2);
+  EXPECT_TRUE(config.at("pad_token_id").is_null());
   // A resumed run does not need the tokenizer's path, a new run does.
   fs::remove(folder_ / "encoder.json");
   result = tune("run", "te", tokenizer + " --set training.train_steps=2 --set checkpoint.resume=auto");
@@ -183,6 +187,44 @@ TEST_F(TunedModel, TheTokenizerOfTheConfigHasPriority) {
   write_bytes(folder_ / "encoder.json", vocabulary + R"("<|endoftext|>": 100})");
   result = tune("new", "te", tokenizer);
   EXPECT_EQ(result.code, 0) << result.error;
+}
+
+// A chat model may have several end tokens, which only the files of the base name.
+TEST_F(TunedModel, KeepsTheTokenIdsOfItsBaseWithTheSameTokenizer) {
+  const fs::path source = copy_fixture("qwen2", folder_ / "hf");
+  fs::create_directory(folder_ / "bare");
+  for (const fs::path& folder : {source, folder_ / "bare"}) {
+    write_bytes(folder / "vocab.json", R"({"a": 0, "b": 1, "<|endoftext|>": 2})");
+    write_bytes(folder / "merges.txt", "#version: 0.2\n");
+  }
+  patch_config(source, {{"eos_token_id", {2, 0}}});
+  write_bytes(source / "generation_config.json", R"({"eos_token_id": [2, 0]})");
+  const std::string tokenizer = " --set data.tokenizer=" + at("bare");
+  ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te")).code, 0);
+  RunResult result = tune("run", "hf", tokenizer);
+  ASSERT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(exported("run"), (std::vector<std::string>{"config.json", "generation_config.json", "merges.txt",
+                                                       "model.safetensors", "vocab.json"}));
+  EXPECT_EQ(parse_json(read_bytes(folder_ / "back/config.json")).at("eos_token_id"), nlohmann::json({2, 0}));
+  // Another tokenizer does not have these ids.
+  write_bytes(folder_ / "bare/vocab.json", R"({"b": 0, "a": 1, "<|endoftext|>": 2})");
+  fs::remove_all(folder_ / "run");
+  result = tune("run", "hf", tokenizer);
+  ASSERT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(exported("run"),
+            (std::vector<std::string>{"config.json", "merges.txt", "model.safetensors", "vocab.json"}));
+  EXPECT_EQ(parse_json(read_bytes(folder_ / "back/config.json")).at("eos_token_id"), 2);
+}
+
+TEST_F(TeConvert, ALinkToTheOutputFolderStays) {
+  ASSERT_EQ(convert("import " + fixture("qwen2").string() + " --out " + at("te")).code, 0);
+  fs::create_directory(folder_ / "model");
+  write_bytes(folder_ / "model/config.json", "old");
+  fs::create_directory_symlink("model", folder_ / "link");
+  const RunResult exported = convert("export " + at("te") + " --force --out " + at("link"));
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_TRUE(fs::exists(folder_ / "model/model.safetensors"));
 }
 
 TEST_F(TeConvert, ExportWarnsAboutAMissingTokenizer) {
@@ -232,6 +274,9 @@ TEST_F(TunedModel, MergesAnAdapterAndKeepsTheTokenizer) {
     RunResult result =
         tune("lora", "hf", " --set adapter.type=lora --set adapter.rank=8 --set 'adapter.target=all-linear'");
     ASSERT_EQ(result.code, 0) << result.error;
+    for (const std::string option : {"--dtype fp32", "--tokenizer bytes", "--max-shard-size 1GB"})
+      expect_refused("export " + at("lora") + " --out " + at("peft") + " " + option,
+                     "leave out " + option.substr(0, option.find(' ')));
     result = convert("export " + at("lora") + " --out " + at("peft"));
     ASSERT_EQ(result.code, 0) << result.error;
     for (const std::string& adapter :

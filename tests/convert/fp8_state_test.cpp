@@ -12,6 +12,7 @@ namespace te {
 namespace {
 
 using nlohmann::json;
+using testing::operator+;
 using testing::expect_convert_refused;
 using testing::Result;
 using testing::te_convert;
@@ -166,6 +167,47 @@ TEST(Fp8State, ExportHasTheScalesOfEachExpert) {
   const json config = parse_json(testing::read_file(out + "/config.json"))["quantization_config"];
   EXPECT_EQ(config["ignore"], json({"model.layers.0.block_sparse_moe.gate",
                                     "model.layers.1.block_sparse_moe.gate", "lm_head"}));
+}
+
+const std::vector<std::string> kMoreExpertsThanTokens =
+    kExperts + testing::Overrides{"model.num_moe_experts=17", "model.moe_router_topk=1", "model.num_layers=1",
+                                  "training.micro_batch_size=1", "training.global_batch_size=1"};
+
+// The 16 tokens of the last step, the only one of the amax history, cannot reach all experts.
+TEST(Fp8State, ExportHasTheScalesOfExpertsThatWereIdleLately) {
+  const TrainFolder folder;
+  const testing::Overrides options = {"training.train_steps=60", "precision.amax_history_len=1",
+                                      "optimizer.lr=0.01", "model.moe_aux_loss_coeff=1"};
+  const Result trained = folder.run("a", kMoreExpertsThanTokens + options);
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const Result exported =
+      te_convert(folder, "export " + folder.run_folder("a") + " --out " + (folder / "out") + " --fp8 tensor");
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  const SafetensorsReader file(folder / "out/model.safetensors");
+  int idle = 0;
+  for (const checkpoint::Fp8State::Row& row : checkpoint::Reader(folder.run_folder("a")).fp8().rows)
+    for (int e = 0; e < 17; ++e) {
+      if (row.operand.name != fmt::format("layers.0.mlp.experts.{}.linear_fc1", e) ||
+          row.operand.role != "input")
+        continue;
+      if (row.history == std::vector<float>{0.0f}) ++idle;
+      EXPECT_EQ(scalar(file, fmt::format("model.layers.0.block_sparse_moe.experts.{}.w1.input_scale", e)),
+                1.0f / row.scale);
+    }
+  EXPECT_GE(idle, 1);
+}
+
+TEST(Fp8State, RefusesExpertsThatNeverReceivedATokenAndNamesOne) {
+  const TrainFolder folder;
+  const Result trained =
+      folder.run("a", kMoreExpertsThanTokens + testing::Overrides{"training.train_steps=1"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const std::string command =
+      "export " + folder.checkpoint("a", 1) + " --out " + (folder / "out") + " --fp8 ";
+  const Result refused = te_convert(folder, command + "tensor");
+  expect_convert_refused(refused, ": layers.0.mlp.experts.");
+  expect_convert_refused(refused, " has received no token in training");
+  EXPECT_EQ(te_convert(folder, command + "block").code, 0);
 }
 
 // Training quantizes the weights of all experts of a layer as one matrix.

@@ -56,11 +56,6 @@ ForeignModel::ForeignModel(std::string title, const config::ModelConfig& model,
         user_error("{}: tensor {} is missing; the files must contain the complete model of the config",
                    title_, part.name);
       }
-      if (stored->type == FileType::e4m3 && stored->multipliers == nullptr)
-        user_error(
-            "{}: tensor {} is F8_E4M3, but config.json has no quantization_config; use the config.json of "
-            "the model's folder, or the model that is not quantized",
-            title_, part.name);
       if (stored->shape != part.shape)
         user_error("{}: tensor {} is {}, must be {} by the config; use files and config of the same model",
                    files_.path_of(*stored), part.name, shape_text(stored->shape), shape_text(part.shape));

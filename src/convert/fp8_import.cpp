@@ -86,10 +86,14 @@ StoredFp8 read_quantization(const JsonKeys& config) {
 }
 
 void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
-  if (fp8.multiplier == nullptr) return;
   std::vector<std::string> quantized;
   for (const auto& [name, tensor] : files.tensors())
     if (tensor.type == FileType::e4m3) quantized.push_back(name);
+  if (!quantized.empty() && fp8.multiplier == nullptr)
+    user_error(
+        "{}: tensor {} is F8_E4M3, but config.json has no quantization_config; use the config.json of the "
+        "model's folder, or the model that is not quantized",
+        files.path_of(*files.find(quantized[0])), printable(quantized[0]));
   for (const std::string& name : quantized) {
     const StoredTensor& weight = *files.find(name);
     const std::string path = files.path_of(weight);

@@ -21,7 +21,7 @@ struct StoredFp8 {
 StoredFp8 read_quantization(const JsonKeys& config);
 
 /// Attaches the multipliers to each E4M3 tensor, and removes them and the input multipliers from the list of tensors.
-/// UserError if they are missing or have another shape.
+/// UserError if they are missing or have another shape, or if `fp8` is empty.
 void attach_multipliers(TensorFiles& files, const StoredFp8& fp8);
 
 }  // namespace te::convert

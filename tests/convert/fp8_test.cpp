@@ -181,6 +181,7 @@ TEST_F(Fp8Blocks, ImportsPartialBlocks) {
     EXPECT_EQ(rows[i], to_float(to_bf16(to_float(to_e4m3(value_at(element))) * multiplier))) << i;
   }
   config.erase("quantization_config");
+  refused(name + " is F8_E4M3, but config.json has no quantization_config");
   tensors.erase(name + "_scale_inv");
   refused(name + " is F8_E4M3, but config.json has no quantization_config");
 }

@@ -20,6 +20,7 @@ using testing::operator+;
 using testing::eventually;
 using testing::expect_refused;
 using testing::Overrides;
+using testing::operator+;
 using testing::read_file;
 using testing::Result;
 using testing::TrainFolder;

@@ -1,10 +1,8 @@
 // End-to-end tests of te-generate on checkpoints of te-train.
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 
-#include "checkpoint/safetensors.h"
 #include "core/json.h"
 #include "testing/testing.h"
 #include "train/te_train_testing.h"
@@ -464,27 +462,6 @@ TEST_F(TeGenerate, FailsIfOutputCannotBeWritten) {
   expect_refused(generate("--prompt a --max-tokens 2" + lost), message);
   expect_refused(run("perplexity --checkpoint " + checkpoints() + " --data " + (*folder_ / "valid") + lost),
                  message);
-}
-
-// Links and pipes keep their names.
-TEST_F(TeGenerate, LogitsReplaceRegularFilesOnly) {
-  {
-    const std::vector<int32_t> tokens = {1, 2, 3};
-    SafetensorsWriter writer(*folder_ / "tokens", {{"tokens", DType::i32, {1, 3}}});
-    writer.write("tokens", tokens.data(), tokens.size() * sizeof(int32_t));
-    writer.finish();
-  }
-  const std::string options =
-      "logits --checkpoint " + checkpoints() + " --tokens " + (*folder_ / "tokens") + " --out ";
-  std::filesystem::create_symlink("logits", *folder_ / "link");
-  const Result result = run(options + (*folder_ / "link"));
-  ASSERT_EQ(result.code, 0) << result.error;
-  EXPECT_TRUE(std::filesystem::is_symlink(*folder_ / "link"));
-  EXPECT_EQ(SafetensorsReader(*folder_ / "logits").at("logits").shape, (std::vector<int64_t>{1, 3, 257}));
-  ASSERT_EQ(::mkfifo((*folder_ / "pipe").c_str(), 0600), 0);
-  expect_refused(run(options + (*folder_ / "pipe")),
-                 "--out " + (*folder_ / "pipe") + ": is not a regular file");
-  EXPECT_TRUE(std::filesystem::is_fifo(*folder_ / "pipe"));
 }
 
 TEST_F(TeGenerate, RefusesAnEndlessPrompt) {

@@ -183,6 +183,7 @@ void run(const AttentionOptions& options) {
   if (options.context_ranks > 1 && options.seq % (2 * options.context_ranks) != 0)
     user_error("--context-ranks {}: 2 * context ranks must divide --seq {}", options.context_ranks,
                options.seq);
+  check_report(options.common);
   const Context context = open_device(options.common.device);
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{

@@ -309,6 +309,7 @@ void run(const CommOptions& options, parallel::World& world) {
   world.run_collectively([&] {
     config = load_without_data(options.config, options.overrides);
     grid = train::grid_of(config.parallel, world.size());
+    if (world.leader()) check_report(options.common);
   });
   parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   const Context context = open_rank_device(config, world);

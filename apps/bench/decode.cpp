@@ -110,6 +110,7 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
 
 void run(const DecodeOptions& options, parallel::World& world) {
   if (world.size() > 1) user_error("te-bench decode supports one rank only; start it without mpirun");
+  check_report(options.common);
   const ConfiguredModel model(options.config, options.overrides);
   const Context context = open_device(options.common.device, {.gemm_autotune = GemmAutotune::off});
   const auto bandwidth = static_cast<double>(memory_bandwidth(context));

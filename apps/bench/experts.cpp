@@ -387,6 +387,7 @@ void run(const ExpertOptions& options) {
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
   const config::ModelConfig model = load_without_data(options.config, overrides).model;
   if (model.num_moe_experts == 0) user_error("--config {}: the model has no experts", options.config);
+  check_report(options.common);
   const Context context = open_device(options.common.device);
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{{"grouped GEMM", "operands", "n x k", "ms", "TFLOP/s"}};

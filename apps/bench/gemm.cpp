@@ -81,6 +81,7 @@ void show(const GemmOptions& options, const std::vector<Linear>& linears, const 
 void run(const GemmOptions& options) {
   if (options.tokens % 16 != 0) user_error("--tokens {}: must be a multiple of 16 (FP8)", options.tokens);
   const std::vector<Linear> linears = linears_of(options.model);
+  check_report(options.common);
   const Context context = open_device(options.common.device);
   nlohmann::json report = report_head(context, options.common);
   const double bandwidth = copy_bandwidth(context, options.common.repeats);

@@ -361,6 +361,7 @@ void run(const LayerOptions& options, parallel::World& world) {
   world.run_collectively([&] {
     layers = layers_of(options);
     for (const config::Config& layer : layers) grid_of(layer, world.size());
+    if (world.leader()) check_report(options.common);
   });
   const bool several = world.size() > 1 && options.common.device != "cpu" && cuda_device_count() > 0;
   const Context device = several ? parallel::open_cuda_device(world, {}) : open_device(options.common.device);

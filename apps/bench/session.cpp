@@ -176,6 +176,10 @@ nlohmann::json report_head(const Context& context, const Options& options) {
   return {{"device", context.info().name}, {"repeats", options.repeats}};
 }
 
+void check_report(const Options& options) {
+  if (!options.json.empty()) const apps::OutputFile file("--json", options.json);
+}
+
 void write_report(const Options& options, const nlohmann::json& report) {
   if (options.json.empty()) return;
   apps::OutputFile file("--json", options.json);

@@ -52,6 +52,8 @@ void print_table(const std::vector<std::vector<std::string>>& rows);
 /// {"device": name, "repeats": n}: the first fields of a report.
 nlohmann::json report_head(const Context& context, const Options& options);
 
+/// UserError if the file of --json cannot be written: before the benchmarks, which can take long.
+void check_report(const Options& options);
 /// Writes the report to the file of --json, if given. UserError if it cannot be written.
 void write_report(const Options& options, const nlohmann::json& report);
 

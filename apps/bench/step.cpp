@@ -231,13 +231,16 @@ void check_timeline_option(const StepOptions& options, parallel::World& world) {
 }
 
 void run(const StepOptions& options, parallel::World& world) {
-  world.run_collectively([&] { check_timeline_option(options, world); });
+  Options common;
+  common.json = options.json;
+  world.run_collectively([&] {
+    check_timeline_option(options, world);
+    if (world.leader()) check_report(common);
+  });
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s",
                                                "requantized"}};
-  Options common;
-  common.json = options.json;
   for (const std::string& path : options.configs) {
     run_config(options, path, world, table, report);
     if (!world.leader()) continue;

@@ -46,11 +46,30 @@ std::string range_rule(const std::string& type) {
                      type.substr(middle + 3, end - middle - 3));
 }
 
+/// The complaint about an integer that cannot be converted: CLI11 says "Could not convert: --repeats = 99999999999".
+/// Empty for other messages.
+std::string integer_complaint(const CLI::App& app, const std::string& message) {
+  constexpr std::string_view kStart = "Could not convert: ";
+  const size_t equals = message.find(" = ");
+  if (!message.starts_with(kStart) || equals == message.npos) return "";
+  const std::string name = message.substr(kStart.size(), equals - kStart.size()),
+                    value = message.substr(equals + 3);
+  bool integer = false;
+  for_options(app, [&](const CLI::Option& option) {
+    if (option.get_name() == name && option.count() > 0)
+      integer = option.get_type_name().starts_with("INT") || option.get_type_name().starts_with("UINT");
+  });
+  if (!integer) return "";
+  const bool digits = value.find_first_not_of("0123456789") == value.npos;
+  return fmt::format("{} {}: {}", name, value, digits ? "is too large" : "must be a whole number");
+}
+
 /// CLI11's message on one line. Ranges get text of our own, because it differs between versions of CLI11 (one prints
 /// the 309 digits of the largest double).
 std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
   std::string message = error.what();
   std::ranges::replace(message, '\n', ' ');
+  if (std::string complaint = integer_complaint(app, message); !complaint.empty()) return complaint;
   const size_t range = message.find(" not in range "), value = message.find(": Value ");
   if (range == message.npos || value == message.npos) return message;
   const std::string name = message.substr(0, value);

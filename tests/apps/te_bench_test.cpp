@@ -50,6 +50,23 @@ TEST_F(TeBench, RefusesMoreHostMemoryThanAvailable) {
   EXPECT_NE(text("err").find("the memory plan needs "), std::string::npos) << text("err");
 }
 
+// Before the benchmarks, which can take long.
+TEST_F(TeBench, AReportThatCannotBeWrittenIsRefusedFirst) {
+  const std::string json = " --json " + path("no/report.json");
+  for (const std::string& command : {"attention --device cpu" + json, "gemm --device cpu" + json,
+                                     "layer --device cpu --config " + path("tiny.yaml") + json,
+                                     "step --config " + path("tiny.yaml") + json}) {
+    EXPECT_EQ(run(command), 2) << command;
+    EXPECT_NE(text("err").find("te-bench: error: --json " + path("no/report.json") + ": cannot be written"),
+              std::string::npos)
+        << text("err");
+    EXPECT_EQ(text("out"), "") << command;
+  }
+  EXPECT_EQ(run("gemm --device cpu --repeats 99999999999"), 2);
+  EXPECT_NE(text("err").find("--repeats 99999999999: is too large; see te-bench --help"), std::string::npos)
+      << text("err");
+}
+
 // Later configs may fail: the second config here is refused.
 TEST_F(TeBench, PrintsEachConfigWhenItIsMeasured) {
   ASSERT_EQ(run("step --steps 1 --config " + path("tiny.yaml") + " --config " + path("missing.yaml") +

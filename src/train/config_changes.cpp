@@ -1,13 +1,17 @@
 #include "train/config_changes.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <initializer_list>
+#include <numeric>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "optim/lr_schedule.h"
+#include "train/data_check.h"
 
 namespace te::train {
 namespace {
@@ -25,8 +29,29 @@ bool changes_training(const std::string& path) {
                           "data.check", "model.make_vocab_size_divisible_by"});
 }
 
+/// The effect of partitioning a step's samples differently into microbatches or across ranks.
+std::string effect_of_partition(const std::string& path, const config::Config& now) {
+  const config::ModelConfig& m = now.model;
+  const bool microbatch = path == "training.micro_batch_size";
+  const bool tokens =
+      microbatch || is_among(path, {"parallel.tensor", "parallel.context", "parallel.sequence"});
+  const bool global = m.moe_router_load_balancing_type == config::BalanceScope::global;
+  std::vector<std::string_view> changed;
+  if (microbatch && m.attention_dropout > 0.0) changed.emplace_back("other attention dropout masks");
+  if (tokens && m.moe_expert_capacity_factor > 0.0)
+    changed.emplace_back("other tokens are above the experts' capacity");
+  // A step's loads so far are those of all data-parallel ranks, whose number follows from the other parallel sizes.
+  const bool balanced =
+      microbatch ? m.moe_router_load_balancing_type != config::BalanceScope::sequence
+                 : global && is_among(path, {"parallel.tensor", "parallel.context", "parallel.pipeline"});
+  if (balanced && m.moe_aux_loss_coeff > 0.0)
+    changed.emplace_back("the balance loss of experts counts other tokens together");
+  if (changed.empty()) return "different summation order: equal within rounding";
+  return fmt::format("{}", fmt::join(changed, "; "));
+}
+
 /// The effect of changing a key; empty if its name says it.
-std::string_view effect_of(const std::string& path) {
+std::string effect_of(const std::string& path, const config::Config& now) {
   if (path == "model.seq_length")
     return "samples are split differently: some data is repeated or skipped; consumed_tokens counts as if "
            "all samples had had the new length";
@@ -42,7 +67,7 @@ std::string_view effect_of(const std::string& path) {
   if (is_among(path, {"data.train", "data.format", "data.synthetic", "data.overlong"}))
     return "other samples in a different order: some data is repeated or skipped";
   if (path.starts_with("parallel.") || path == "training.micro_batch_size")
-    return "different summation order: equal within rounding";
+    return effect_of_partition(path, now);
   if (path.starts_with("precision.")) return "number formats from here on";
   if (path.starts_with("optimizer.") || path.starts_with("training.")) return "from the next step on";
   return "";
@@ -53,13 +78,32 @@ bool shapes_schedule(const std::string& path) {
                          "optimizer.decay_steps", "optimizer.wsd_decay_steps"});
 }
 
-/// The learning rate of a step by the checkpoint's config; empty if this version cannot parse that.
-std::optional<float> lr_before(const std::string& before, int64_t step) {
+/// The checkpoint's config; empty if this version cannot parse it.
+std::optional<config::Config> config_before(const std::string& before) {
   try {
-    return optim::schedule_of(config::parse_config(before, "checkpoint").optimizer).at(step);
+    return config::parse_config(before, "checkpoint");
   } catch (const UserError&) {
     return std::nullopt;
   }
+}
+
+/// The effect of changing data.train, whose weights are relative and whose paths have several spellings.
+std::string_view effect_on_data(const std::vector<config::DataSource>& before,
+                                const std::vector<config::DataSource>& now) {
+  const auto shares = [](const std::vector<config::DataSource>& sources) {
+    std::vector<double> weights;
+    for (const config::DataSource& source : sources) weights.push_back(source.weight);
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (double& weight : weights) weight /= total;
+    return weights;
+  };
+  if (shares(before) != shares(now))
+    return "other samples in a different order: some data is repeated or skipped";
+  const bool same = std::ranges::equal(
+      before, now, {}, [](const auto& source) { return data_file_of(source.prefix); },
+      [](const auto& source) { return data_file_of(source.prefix); });
+  return same ? "the same files in the same order"
+              : "other samples unless the files have the same data: some data is repeated or skipped";
 }
 
 }  // namespace
@@ -67,19 +111,22 @@ std::optional<float> lr_before(const std::string& before, int64_t step) {
 std::string describe_config_changes(const std::string& before, const config::Config& now, int64_t step) {
   std::string text;
   bool schedule = false;
+  const std::optional<config::Config> old = config_before(before);
   for (const config::ChangedKey& key : config::changed_keys(before, now)) {
     if (!changes_training(key.path) ||
         (key.path == "optimizer.wsd_decay_steps" && now.optimizer.decay != config::LrDecay::wsd))
       continue;
-    const std::string_view effect = effect_of(key.path);
+    const std::string effect = key.path == "data.train" && old
+                                   ? std::string(effect_on_data(old->data.train, now.data.train))
+                                   : effect_of(key.path, now);
     text += fmt::format("  {}: {} -> {}{}\n", key.path, key.before, key.now,
                         effect.empty() ? "" : fmt::format("  ({})", effect));
     schedule = schedule || shapes_schedule(key.path);
   }
-  if (!schedule) return text;
-  if (const std::optional<float> old = lr_before(before, step + 1)) {
+  if (schedule && old) {
     text += fmt::format("  learning rate of step {}: {:.3g}, was {:.3g}\n", step + 1,
-                        optim::schedule_of(now.optimizer).at(step + 1), *old);
+                        optim::schedule_of(now.optimizer).at(step + 1),
+                        optim::schedule_of(old->optimizer).at(step + 1));
   }
   return text;
 }

@@ -97,10 +97,21 @@ std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int6
   return datasets;
 }
 
+std::string data_file_of(const std::string& prefix) {
+  std::error_code error;
+  const fs::path file = fs::absolute(prefix + ".bin", error);  // a missing relative path would stay relative
+  const fs::path canonical = fs::weakly_canonical(file, error);
+  return (error ? file : canonical).string();
+}
+
 void check_same_data(const std::string& checkpoint, const std::vector<checkpoint::Dataset>& saved,
                      const std::vector<checkpoint::Dataset>& now, bool refuse) {
   for (const checkpoint::Dataset& dataset : now) {
-    const auto before = std::ranges::find(saved, dataset.prefix, &checkpoint::Dataset::prefix);
+    auto before = std::ranges::find(saved, dataset.prefix, &checkpoint::Dataset::prefix);
+    if (before == saved.end()) {  // perhaps spelled differently
+      before = std::ranges::find(saved, data_file_of(dataset.prefix),
+                                 [](const checkpoint::Dataset& other) { return data_file_of(other.prefix); });
+    }
     if (before == saved.end() || content_of(*before) == content_of(dataset)) continue;
     const std::string difference =
         fmt::format("{}: {} is not the data of {} ({} then, {} now)", dataset.key, dataset.prefix, checkpoint,

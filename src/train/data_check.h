@@ -20,7 +20,10 @@ std::string content_of(const checkpoint::Dataset& dataset);
 std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int64_t vocab_size,
                                             const std::string& checkpoint_directory);
 
-/// UserError when a dataset in `now` differs from the one of the same prefix in `checkpoint`. With `refuse` false
+/// The file with the tokens of a dataset, as the same text for all spellings of its path.
+std::string data_file_of(const std::string& prefix);
+
+/// UserError when a dataset in `now` differs from the one of the same path in `checkpoint`. With `refuse` false
 /// (data.check), a warning.
 void check_same_data(const std::string& checkpoint, const std::vector<checkpoint::Dataset>& saved,
                      const std::vector<checkpoint::Dataset>& now, bool refuse);

@@ -211,9 +211,9 @@ TEST_F(CommandLine, NotesUnusualSettings) {
 }
 
 TEST_F(CommandLine, NumbersOutOfRange) {
-  for (const char* ranks : {"0", "-3"}) {
+  for (const char* ranks : {"0", "-3", "1048577", "99999999999"}) {
     expect_refused(folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml") + " --ranks " + ranks),
-                   std::string("--ranks ") + ranks + ": must be above 0; see te-train --help");
+                   std::string("--ranks ") + ranks + ": must be 1 to 1048576; see te-train --help");
   }
 }
 

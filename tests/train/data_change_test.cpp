@@ -48,6 +48,15 @@ TEST_F(DataChange, OfTrainingSetIsRefusedUnlessAllowed) {
   expect_noticed(folder_ / "train", "data.train");
 }
 
+TEST_F(DataChange, UnderAnotherSpellingIsRefused) {
+  write_dataset(folder_ / "train", documents(65));
+  testing::run(folder_, "a", {"training.train_steps=2"});
+  const Overrides spelled = {"data.train=" + (folder_ / "./train")};
+  EXPECT_EQ(resume(spelled + Overrides{"training.train_steps=3"}).code, 0);
+  write_dataset(folder_ / "train", documents(66));
+  expect_refused(resume(spelled), "data.train: " + (folder_ / "./train") + " is not the data of ");
+}
+
 TEST_F(DataChange, OfAnyDatasetOfABlendIsDetected) {
   expect_noticed(folder_ / "second", "data.train",
                  {"data.train=[[0.5, " + (folder_ / "train") + "], [0.5, " + (folder_ / "second") + "]]"});

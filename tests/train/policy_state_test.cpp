@@ -110,7 +110,7 @@ TEST_F(PolicyState, RollbacksAndTheLossScaleAreResumedAfterEveryStep) {
 TEST_F(PolicyState, CountOfNonFiniteStepsContinuesAfterAResume) {
   const Overrides never = {"precision.dtype=fp16", "precision.loss_scale=1e30", "checkpoint.save_every=0",
                            "training.max_nonfinite_steps=5"};
-  ASSERT_EQ(run("a", never + Overrides{"training.train_steps=3"}).code, 0);
+  ASSERT_EQ(run("a", never + Overrides{"training.train_steps=2"}).code, 0);
   const Result result = run("a", never + Overrides{"checkpoint.resume=auto"});
   EXPECT_EQ(result.code, 3) << result.out;
   TE_EXPECT_CONTAINS(result.out, "not finite in 5 consecutive steps");

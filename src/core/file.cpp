@@ -123,6 +123,12 @@ std::string File::read_at(uint64_t offset, uint64_t count) {
   return text;
 }
 
+bool is_file_at(int descriptor, const std::filesystem::path& path) {
+  struct stat opened = {}, named = {};
+  return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
 FileText read_file(const std::filesystem::path& path, uint64_t max_bytes, FileKind kind) {
   FileText result;
   File file(path, O_RDONLY, kind);

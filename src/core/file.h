@@ -62,6 +62,9 @@ class File {
   std::string error_;
 };
 
+/// Whether `path` leads to the open file. Another process may have renamed or removed the file since it was opened.
+bool is_file_at(int descriptor, const std::filesystem::path& path);
+
 constexpr uint64_t kMaxTextFileBytes = uint64_t{64} << 20;
 constexpr uint64_t kAnySize = UINT64_MAX;
 

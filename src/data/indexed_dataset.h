@@ -139,7 +139,13 @@ class IndexedDataset {
 /// finish() also replaces or removes the record (dataset_record.h) of an earlier dataset with the same prefix.
 class IndexedDatasetWriter {
  public:
-  /// Creates the folder of the prefix. Integer types only.
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using OpenFile = std::unique_ptr<std::FILE, Close>;
+
+  /// Creates the folder of the prefix. Integer types only. UserError while another writer, of this or another process,
+  /// has the same prefix.
   IndexedDatasetWriter(std::string prefix, TokenType type);
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
@@ -166,18 +172,27 @@ class IndexedDatasetWriter {
   int64_t num_tokens() const { return num_tokens_; }
 
   /// Ends the current document if it has tokens, and renames the files to their final names.
-  void finish();
+  void finish() {
+    complete();
+    publish();
+  }
+  /// The two steps of finish(), for several datasets of which all or none should be written: complete() does all that
+  /// can fail for lack of space, publish() renames the files.
+  void complete();
+  void publish();
 
  private:
   void end_sequence();
   void write_tokens(std::span<const int32_t> tokens);
   void write_index();
   void write_record();
+  void remove_temporary_files() const;
 
   std::string prefix_;
   TokenType type_;
-  std::FILE* file_ = nullptr;
-  bool finished_ = false;
+  OpenFile index_file_;  // locked until the files have their final names
+  OpenFile file_;
+  bool completed_ = false, published_ = false;
   int64_t num_tokens_ = 0;
   int64_t largest_token_ = -1;
   std::optional<TokenizerRecord> tokenizer_;

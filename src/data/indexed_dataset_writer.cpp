@@ -1,8 +1,10 @@
 // Writer of Megatron's indexed datasets.
 //
-// finish() syncs the temporary files, removes an old .idx of that name, renames .bin and the record, and renames .idx
-// last. A dataset without its .idx does not exist for readers, so an index never refers to the tokens of another run.
+// publish() removes an old .idx of that name, renames .bin and the record, and renames .idx last. A dataset without its
+// .idx does not exist for readers, so an index never refers to the tokens of another run. PREFIX.idx.tmp is locked from
+// the constructor on: it is renamed or removed last, so its lock protects all files of the prefix from another writer.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,25 +30,51 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
              std::strerror(errno));
 }
 
-std::FILE* open_for_writing(const std::string& path) {
-  File file(path, O_WRONLY | O_CREAT | O_TRUNC, FileKind::input);  // a pipe without a reader is refused
+IndexedDatasetWriter::OpenFile open_stream(File file, const std::string& path) {
   if (!file.is_open())
     user_error("{}: cannot be written ({}); check the folder's rights and free space", path, file.error());
-  std::FILE* stream = ::fdopen(file.release(), "wb");
-  if (stream == nullptr) write_failed(path);
+  IndexedDatasetWriter::OpenFile stream(::fdopen(file.descriptor(), "wb"));
+  if (!stream) write_failed(path);
+  file.release();
   return stream;
 }
 
-void write_bytes(std::FILE* file, const void* data, size_t bytes, const std::string& path) {
-  if (bytes > 0 && std::fwrite(data, 1, bytes, file) != bytes) write_failed(path);
+IndexedDatasetWriter::OpenFile open_for_writing(const std::string& path) {
+  // A pipe without a reader is refused.
+  return open_stream(File(path, O_WRONLY | O_CREAT | O_TRUNC, FileKind::input), path);
 }
 
-void sync_and_close(std::FILE* file, const std::string& path) {
-  const bool synced = std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
-  const int error = errno;
-  const bool closed = std::fclose(file) == 0;
-  if (!synced) errno = error;
-  if (!synced || !closed) write_failed(path);
+/// Opens PREFIX.idx.tmp as an empty file with an exclusive lock, which lasts until it is closed. UserError if another
+/// writer holds the lock. A file system without locks is used without one.
+IndexedDatasetWriter::OpenFile open_locked(const std::string& prefix) {
+  const std::string path = prefix + ".idx.tmp";
+  while (true) {
+    File file(path, O_WRONLY | O_CREAT, FileKind::input);
+    if (file.is_open() && ::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      user_error(
+          "{}: another te-data writes a dataset with this prefix; wait for it, or choose another prefix",
+          prefix);
+    }
+    // The other writer may have renamed or removed the file after it was opened here.
+    if (file.is_open() && !is_file_at(file.descriptor(), path)) continue;
+    if (file.is_open() && ::ftruncate(file.descriptor(), 0) != 0 && errno != EINVAL)  // EINVAL: a device
+      write_failed(path);
+    return open_stream(std::move(file), path);
+  }
+}
+
+void write_bytes(const IndexedDatasetWriter::OpenFile& file, const void* data, size_t bytes,
+                 const std::string& path) {
+  if (bytes > 0 && std::fwrite(data, 1, bytes, file.get()) != bytes) write_failed(path);
+}
+
+void sync(const IndexedDatasetWriter::OpenFile& file, const std::string& path) {
+  if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) write_failed(path);
+}
+
+void sync_and_close(IndexedDatasetWriter::OpenFile file, const std::string& path) {
+  sync(file, path);
+  if (std::fclose(file.release()) != 0) write_failed(path);
 }
 
 void rename_file(const std::string& from, const std::string& to) {
@@ -108,19 +136,27 @@ IndexedDatasetWriter::IndexedDatasetWriter(std::string prefix, TokenType type)
   std::filesystem::create_directories(folder, error);
   if (error)
     user_error("{}: cannot be created ({}); correct the output prefix", folder.string(), error.message());
-  file_ = open_for_writing(prefix_ + ".bin.tmp");
+  index_file_ = open_locked(prefix_);
+  try {
+    file_ = open_for_writing(prefix_ + ".bin.tmp");
+  } catch (...) {
+    std::remove((prefix_ + ".idx.tmp").c_str());
+    throw;
+  }
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {
-  if (file_ != nullptr) std::fclose(file_);
-  if (finished_) return;
+  if (!published_) remove_temporary_files();
+}
+
+void IndexedDatasetWriter::remove_temporary_files() const {
   std::remove((prefix_ + ".bin.tmp").c_str());
-  std::remove((prefix_ + ".idx.tmp").c_str());
   std::remove((dataset_record_path(prefix_) + ".tmp").c_str());
+  std::remove((prefix_ + ".idx.tmp").c_str());  // last: its lock protects the others
 }
 
 void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
-  TE_CHECK(file_ != nullptr, "{}: append after finish", prefix_);
+  TE_CHECK(file_ != nullptr, "{}: append after the end", prefix_);
   while (!tokens.empty()) {
     const size_t remaining = static_cast<size_t>(kMaxSequenceTokens - sequence_tokens_);
     const std::span<const int32_t> part = tokens.first(std::min(tokens.size(), remaining));
@@ -179,7 +215,6 @@ void IndexedDatasetWriter::append_dataset(const IndexedDataset& dataset,
 
 void IndexedDatasetWriter::write_index() {
   const std::string path = prefix_ + ".idx.tmp";
-  std::FILE* file = open_for_writing(path);
   const uint8_t code = static_cast<uint8_t>(type_);
   const uint64_t counts[2] = {lengths_.size(), document_indices_.size()};
   std::vector<int64_t> pointers(lengths_.size());
@@ -188,19 +223,14 @@ void IndexedDatasetWriter::write_index() {
     pointers[i] = position;
     position += lengths_[i] * token_size(type_);
   }
-  try {
-    write_bytes(file, kIndexMagic, sizeof(kIndexMagic), path);
-    write_bytes(file, &kIndexVersion, sizeof(kIndexVersion), path);
-    write_bytes(file, &code, sizeof(code), path);
-    write_bytes(file, counts, sizeof(counts), path);
-    write_bytes(file, lengths_.data(), lengths_.size() * sizeof(int32_t), path);
-    write_bytes(file, pointers.data(), pointers.size() * sizeof(int64_t), path);
-    write_bytes(file, document_indices_.data(), document_indices_.size() * sizeof(int64_t), path);
-  } catch (...) {
-    std::fclose(file);
-    throw;
-  }
-  sync_and_close(file, path);
+  write_bytes(index_file_, kIndexMagic, sizeof(kIndexMagic), path);
+  write_bytes(index_file_, &kIndexVersion, sizeof(kIndexVersion), path);
+  write_bytes(index_file_, &code, sizeof(code), path);
+  write_bytes(index_file_, counts, sizeof(counts), path);
+  write_bytes(index_file_, lengths_.data(), lengths_.size() * sizeof(int32_t), path);
+  write_bytes(index_file_, pointers.data(), pointers.size() * sizeof(int64_t), path);
+  write_bytes(index_file_, document_indices_.data(), document_indices_.size() * sizeof(int64_t), path);
+  sync(index_file_, path);
 }
 
 void IndexedDatasetWriter::describe(TokenizerRecord tokenizer, int64_t largest_token) {
@@ -214,24 +244,22 @@ void IndexedDatasetWriter::write_record() {
                                     .documents = num_documents(),
                                     .tokens = num_tokens_,
                                     .largest_token = largest_token_});
-  std::FILE* file = open_for_writing(path);
-  try {
-    write_bytes(file, text.data(), text.size(), path);
-  } catch (...) {
-    std::fclose(file);
-    throw;
-  }
-  sync_and_close(file, path);
+  OpenFile file = open_for_writing(path);
+  write_bytes(file, text.data(), text.size(), path);
+  sync_and_close(std::move(file), path);
 }
 
-void IndexedDatasetWriter::finish() {
-  TE_CHECK(file_ != nullptr, "{}: finish called twice", prefix_);
+void IndexedDatasetWriter::complete() {
+  TE_CHECK(file_ != nullptr, "{}: completed twice", prefix_);
   if (sequence_tokens_ > 0) end_document();
-  std::FILE* file = file_;
-  file_ = nullptr;
-  sync_and_close(file, prefix_ + ".bin.tmp");
+  sync_and_close(std::move(file_), prefix_ + ".bin.tmp");
   write_index();
   if (tokenizer_) write_record();
+  completed_ = true;
+}
+
+void IndexedDatasetWriter::publish() {
+  TE_CHECK(completed_ && !published_, "{}: publish() must follow complete() once", prefix_);
   const std::string record = dataset_record_path(prefix_);
   for (const std::string& old : {prefix_ + ".idx", record}) {
     if (std::remove(old.c_str()) != 0 && errno != ENOENT) write_failed(old);
@@ -239,7 +267,8 @@ void IndexedDatasetWriter::finish() {
   rename_file(prefix_ + ".bin.tmp", prefix_ + ".bin");
   if (tokenizer_) rename_file(record + ".tmp", record);
   rename_file(prefix_ + ".idx.tmp", prefix_ + ".idx");
-  finished_ = true;
+  published_ = true;
+  index_file_.reset();
   sync_folder(prefix_);
 }
 

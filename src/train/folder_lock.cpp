@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -57,13 +56,6 @@ bool runs_here(const Holder& holder) {
 
 enum class Attempt : uint8_t { taken, held, replaced };
 
-/// Whether the path still names the open file.
-bool names(const fs::path& path, int file) {
-  struct stat opened = {}, named = {};
-  return ::fstat(file, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
-         opened.st_dev == named.st_dev;
-}
-
 /// Tries once to lock the open file.
 Attempt try_lock(int file, const fs::path& path) {
   if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
@@ -77,7 +69,7 @@ Attempt try_lock(int file, const fs::path& path) {
     return Attempt::taken;
   }
   // The previous holder may have removed the file after it was opened here.
-  return names(path, file) ? Attempt::taken : Attempt::replaced;
+  return is_file_at(file, path) ? Attempt::taken : Attempt::replaced;
 }
 
 }  // namespace
@@ -113,7 +105,7 @@ FolderLock::FolderLock(FolderLock&& other) noexcept
     : key_(std::move(other.key_)), path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
 
 void FolderLock::check() {
-  if (names(path_, file_)) return;
+  if (is_file_at(file_, path_)) return;
   const fs::path folder = path_.parent_path();
   std::error_code ignored;  // reported when the file cannot be created
   fs::create_directories(folder, ignored);
@@ -125,7 +117,7 @@ void FolderLock::check() {
 FolderLock::~FolderLock() {
   if (file_ < 0) return;
   // Before unlocking, so that no process locks a file about to be removed. Another run's file stays.
-  if (names(path_, file_)) ::unlink(path_.c_str());
+  if (is_file_at(file_, path_)) ::unlink(path_.c_str());
   ::close(file_);
 }
 

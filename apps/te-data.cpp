@@ -5,6 +5,7 @@
 #include "common/command_line.h"
 #include "common/standard_output.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "data/import_bin.h"
 #include "data/inspect.h"
 #include "data/instruct.h"
@@ -15,6 +16,7 @@
 namespace {
 
 int body(int argc, char** argv) {
+  te::init_log(te::LogLevel::warning, te::LogStream::error);
   CLI::App app(
       "te-data: makes datasets for te-train in Megatron's .bin/.idx format (docs/how-to/prepare-data.md)",
       "te-data");

@@ -119,6 +119,7 @@ Vocabulary vocabulary_of(const ImportArguments& arguments, int64_t token_bytes) 
   if (eod >= vocabulary.size)
     user_error("--eod: {} is not in a vocabulary of {} tokens; give a smaller id", eod, vocabulary.size);
   vocabulary.eod = static_cast<int32_t>(eod);
+  if (vocabulary.tokenizer) vocabulary.tokenizer->end_of_document = eod;
   return vocabulary;
 }
 

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/printable.h"
 #include "data/command.h"
-#include "data/dataset_record.h"
+#include "data/dataset_check.h"
 #include "data/indexed_dataset.h"
 #include "data/loss_mask.h"
 #include "text/tokenizer.h"
@@ -117,7 +117,7 @@ void inspect(const InspectArguments& arguments) {
   fmt::print("{}: {} documents, {} sequences, {} tokens, {} bytes as {}\n", arguments.prefix, documents,
              dataset.num_sequences(), dataset.num_tokens(),
              dataset.num_tokens() * token_size(dataset.token_type()), token_type_name(dataset.token_type()));
-  if (const std::optional<DatasetRecord> record = read_dataset_record(arguments.prefix)) {
+  if (const std::optional<DatasetRecord> record = matching_record(dataset)) {
     const TokenizerRecord& made_by = record->tokenizer;
     fmt::print("made with the tokenizer {} ({} tokens, {}), largest token {}\n", printable(made_by.name),
                made_by.vocab_size, made_by.hash, record->largest_token);

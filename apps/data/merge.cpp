@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "data/command.h"
+#include "data/dataset_check.h"
 #include "data/indexed_dataset.h"
 #include "data/loss_mask.h"
 
@@ -53,12 +54,13 @@ bool have_masks(const std::vector<std::string>& prefixes) {
 }
 
 /// The record of the result; empty unless all datasets have one.
-std::optional<DatasetRecord> merged_record(const std::vector<std::string>& prefixes) {
+std::optional<DatasetRecord> merged_record(const Datasets& datasets) {
   std::optional<DatasetRecord> merged;
   std::string first;
   bool all = true;
-  for (const std::string& prefix : prefixes) {
-    const std::optional<DatasetRecord> record = read_dataset_record(prefix);
+  for (const auto& dataset : datasets) {
+    const std::string& prefix = dataset->prefix();
+    const std::optional<DatasetRecord> record = matching_record(*dataset);
     if (!record) {
       all = false;
       continue;
@@ -74,6 +76,8 @@ std::optional<DatasetRecord> merged_record(const std::vector<std::string>& prefi
           prefix, record->tokenizer.name, record->tokenizer.hash, first, merged->tokenizer.name,
           merged->tokenizer.hash, dataset_record_path(prefix));
     }
+    if (record->tokenizer.end_of_document != merged->tokenizer.end_of_document)
+      merged->tokenizer.end_of_document.reset();
     merged->largest_token = std::max(merged->largest_token, record->largest_token);
   }
   return all ? merged : std::nullopt;
@@ -97,7 +101,7 @@ void merge(const MergeArguments& arguments) {
   if (!masks) check_no_mask(arguments.output);
   check_free("--output", arguments.output, arguments.force);
   if (masks) check_free("--output", loss_mask_prefix(arguments.output), arguments.force);
-  const std::optional<DatasetRecord> record = merged_record(arguments.prefixes);
+  const std::optional<DatasetRecord> record = merged_record(datasets);
   IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
   copy_all(datasets, writer);
   if (masks) {

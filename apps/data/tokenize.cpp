@@ -51,8 +51,9 @@ void tokenize(const TokenizeArguments& arguments) {
   const text::DocumentOptions options = document_options(arguments);
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
-  SplitWriter outputs(arguments.outputs, token_type_for_vocab(tokenizer->vocab_size()),
-                      record_of(*tokenizer));
+  TokenizerRecord record = record_of(*tokenizer);
+  if (!arguments.append_eod) record.end_of_document.reset();
+  SplitWriter outputs(arguments.outputs, token_type_for_vocab(tokenizer->vocab_size()), record);
   const int32_t end_of_document = tokenizer->end_of_document();
   const auto write = [&](std::span<const int32_t> tokens, int64_t last) {
     outputs.writer().append(tokens);

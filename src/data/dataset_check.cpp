@@ -5,27 +5,12 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "data/chunks.h"
-#include "data/indexed_dataset.h"
 
 namespace te::data {
 namespace {
 
 // With kMaxChunks, a check reads at most 2^24 tokens, in 256 reads.
 constexpr int64_t kChunkTokens = int64_t{1} << 16;
-
-/// The dataset's record. Warns and returns nullopt if its counts do not match, which happens if a program that does not
-/// write records has replaced the dataset.
-std::optional<DatasetRecord> record_of(const IndexedDataset& dataset) {
-  std::optional<DatasetRecord> record = read_dataset_record(dataset.prefix());
-  if (!record) return record;
-  if (record->documents == dataset.num_documents() && record->tokens == dataset.num_tokens()) return record;
-  log_warning(
-      "{}: describes a dataset with {} documents and {} tokens, but {} has {} and {}; the record is ignored, "
-      "remove it",
-      dataset_record_path(dataset.prefix()), record->documents, record->tokens, dataset.prefix(),
-      dataset.num_documents(), dataset.num_tokens());
-  return {};
-}
 
 /// Reads parts of the dataset; read() refuses a token that is too large.
 void scan_tokens(const IndexedDataset& dataset, int64_t vocab_size) {
@@ -46,6 +31,10 @@ void check_tokens(const std::string& key, const IndexedDataset& dataset,
       record->tokenizer.vocab_size);
 }
 
+std::string end_text(const std::optional<int64_t>& token) {
+  return token ? fmt::format("token {}", *token) : "no token";
+}
+
 /// Compares the dataset's tokenizer with the model's or, if that is unknown, with that of the first dataset.
 void check_tokenizer(const std::string& key, const std::string& prefix, const TokenizerRecord& created_by,
                      DatasetCheck& check) {
@@ -63,12 +52,24 @@ void check_tokenizer(const std::string& key, const std::string& prefix, const To
         wanted.name, wanted.vocab_size, wanted.hash, check.any_tokenizer_remedy);
   }
   if (created_by.end_of_document != wanted.end_of_document) {
-    log_warning("{}: {} ends documents with token {}, but {} with {}", key, prefix,
-                created_by.end_of_document, check.tokenizer_key, wanted.end_of_document);
+    log_warning("{}: {} ends documents with {}, but {} with {}", key, prefix,
+                end_text(created_by.end_of_document), check.tokenizer_key, end_text(wanted.end_of_document));
   }
 }
 
 }  // namespace
+
+std::optional<DatasetRecord> matching_record(const IndexedDataset& dataset) {
+  std::optional<DatasetRecord> record = read_dataset_record(dataset.prefix());
+  if (!record) return record;
+  if (record->documents == dataset.num_documents() && record->tokens == dataset.num_tokens()) return record;
+  log_warning(
+      "{}: describes a dataset with {} documents and {} tokens, but {} has {} and {}; the record is ignored, "
+      "remove it",
+      dataset_record_path(dataset.prefix()), record->documents, record->tokens, dataset.prefix(),
+      dataset.num_documents(), dataset.num_tokens());
+  return {};
+}
 
 std::vector<DatasetFingerprint> check_datasets(const std::string& key,
                                                const std::vector<std::string>& prefixes,
@@ -79,7 +80,7 @@ std::vector<DatasetFingerprint> check_datasets(const std::string& key,
     try {
       const IndexedDataset dataset(prefix);
       dataset.check_documents();
-      const std::optional<DatasetRecord> record = record_of(dataset);
+      const std::optional<DatasetRecord> record = matching_record(dataset);
       if (record) check_tokenizer(key, prefix, record->tokenizer, check);
       check_tokens(key, dataset, record, check.vocab_size);
       fingerprints.push_back(fingerprint_of(dataset));

@@ -9,8 +9,13 @@
 
 #include "data/dataset_fingerprint.h"
 #include "data/dataset_record.h"
+#include "data/indexed_dataset.h"
 
 namespace te::data {
+
+/// The record of a dataset; nullopt if it has none. A record whose counts do not match the dataset is ignored with a
+/// warning: a program that does not write records has replaced the dataset. UserError if it is not a valid record.
+std::optional<DatasetRecord> matching_record(const IndexedDataset& dataset);
 
 struct DatasetCheck {
   int64_t vocab_size = 0;  ///< the model's; every token must be below it

@@ -30,13 +30,15 @@ std::optional<DatasetRecord> read_dataset_record(const std::string& prefix) {
     const auto json = parse_json(file.text);
     if (json.at("format") != kFormat) refuse("its format is not `" + std::string(kFormat) + "`");
     const auto& tokenizer = json.at("tokenizer");
-    record = {.tokenizer = {.name = tokenizer.at("name").get<std::string>(),
-                            .hash = tokenizer.at("hash").get<std::string>(),
-                            .vocab_size = tokenizer.at("vocab_size").get<int64_t>(),
-                            .end_of_document = tokenizer.at("end_of_document").get<int64_t>()},
-              .documents = json.at("documents").get<int64_t>(),
-              .tokens = json.at("tokens").get<int64_t>(),
-              .largest_token = json.at("largest_token").get<int64_t>()};
+    const auto& end = tokenizer.at("end_of_document");
+    record = {
+        .tokenizer = {.name = tokenizer.at("name").get<std::string>(),
+                      .hash = tokenizer.at("hash").get<std::string>(),
+                      .vocab_size = tokenizer.at("vocab_size").get<int64_t>(),
+                      .end_of_document = end.is_null() ? std::nullopt : std::optional(end.get<int64_t>())},
+        .documents = json.at("documents").get<int64_t>(),
+        .tokens = json.at("tokens").get<int64_t>(),
+        .largest_token = json.at("largest_token").get<int64_t>()};
   } catch (const nlohmann::json::exception&) {
     refuse("is damaged");
   }
@@ -44,15 +46,17 @@ std::optional<DatasetRecord> read_dataset_record(const std::string& prefix) {
 }
 
 std::string to_json(const DatasetRecord& record) {
-  const nlohmann::ordered_json json = {{"format", kFormat},
-                                       {"tokenizer",
-                                        {{"name", record.tokenizer.name},
-                                         {"hash", record.tokenizer.hash},
-                                         {"vocab_size", record.tokenizer.vocab_size},
-                                         {"end_of_document", record.tokenizer.end_of_document}}},
-                                       {"documents", record.documents},
-                                       {"tokens", record.tokens},
-                                       {"largest_token", record.largest_token}};
+  const std::optional<int64_t>& end = record.tokenizer.end_of_document;
+  const nlohmann::ordered_json json = {
+      {"format", kFormat},
+      {"tokenizer",
+       {{"name", record.tokenizer.name},
+        {"hash", record.tokenizer.hash},
+        {"vocab_size", record.tokenizer.vocab_size},
+        {"end_of_document", end ? nlohmann::ordered_json(*end) : nlohmann::ordered_json()}}},
+      {"documents", record.documents},
+      {"tokens", record.tokens},
+      {"largest_token", record.largest_token}};
   // A path can contain any bytes.
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -16,10 +16,11 @@
 namespace te::data {
 
 struct TokenizerRecord {
-  std::string name;             ///< as passed to te-data
-  std::string hash;             ///< see text/tokenizer_hash.h
-  int64_t vocab_size = 0;       ///< the largest id + 1
-  int64_t end_of_document = 0;  ///< id of the end-of-document token
+  std::string name;        ///< as passed to te-data
+  std::string hash;        ///< see text/tokenizer_hash.h
+  int64_t vocab_size = 0;  ///< the largest id + 1
+  /// Id of the token between documents; nullopt for a dataset whose documents are not separated by one token.
+  std::optional<int64_t> end_of_document;
 };
 
 struct DatasetRecord {

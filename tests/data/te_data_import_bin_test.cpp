@@ -69,11 +69,15 @@ TEST_F(TeDataImportBin, ChecksAndRecordsTokenizer) {
   ASSERT_TRUE(record.has_value());
   EXPECT_EQ(record->tokenizer.name, "bytes");
   EXPECT_EQ(record->tokens, 5);
+  EXPECT_EQ(record->tokenizer.end_of_document, 256);
+  ASSERT_EQ(import("0.bin", "--force --tokenizer bytes --eod 98").code, 0);
+  EXPECT_EQ(data::read_dataset_record(folder_ / "data")->tokenizer.end_of_document, 98);
+  ASSERT_EQ(import("0.bin", "--force --tokenizer bytes").code, 0);
   expect_refused(import("0.bin"), "data.idx exists; give another prefix, or --force");
   write("0.bin", shard_file<uint16_t>(kShardGpt2, {'a', 257}));
   expect_refused(import("0.bin", "--force --tokenizer bytes"),
                  "0.bin: token 1 is 257, but must be below the vocabulary size 257");
-  EXPECT_EQ(documents().size(), 2u);  // the first import is unchanged
+  EXPECT_EQ(documents().size(), 3u);  // the import before is unchanged
 }
 
 TEST_F(TeDataImportBin, WarnsIfNoSeparatorOccurs) {

@@ -1,6 +1,8 @@
 // Records and reports of te-data: records of datasets, separators that never occur, tables, bad lines.
+#include "data/dataset_check.h"
 #include "data/dataset_record.h"
 #include "te_data_testing.h"
+#include "testing/log_capture.h"
 
 namespace te {
 namespace {
@@ -71,6 +73,19 @@ TEST(TeDataRecord, IsMergedIfAllDatasetsHaveOne) {
   EXPECT_EQ(record->largest_token, 256);
   EXPECT_EQ(record->tokenizer.hash, data::read_dataset_record(a)->tokenizer.hash);
 
+  // A record whose counts do not match describes a dataset that was replaced.
+  const std::string stale = tokenized(folder, "stale", "aa");
+  std::filesystem::remove(stale + ".bin");
+  std::filesystem::copy_file(b + ".bin", stale + ".bin");
+  std::filesystem::copy_file(b + ".idx", stale + ".idx", std::filesystem::copy_options::overwrite_existing);
+  const Result result = run_te_data(folder, merge + stale);
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.error, "stale.meta.json: describes a dataset with 1 documents and 3 tokens, but");
+  EXPECT_FALSE(data::read_dataset_record(folder / "m").has_value());
+  const Result shown = run_te_data(folder, "inspect " + stale);
+  TE_EXPECT_CONTAINS(shown.error, "the record is ignored");
+  EXPECT_EQ(shown.out.find("made with the tokenizer"), std::string::npos) << shown.out;
+
   write_dataset(folder / "plain", {{1}});
   EXPECT_EQ(run_te_data(folder, merge + (folder / "plain")).code, 0);
   EXPECT_FALSE(data::read_dataset_record(folder / "m").has_value());  // the old record is removed
@@ -79,6 +94,33 @@ TEST(TeDataRecord, IsMergedIfAllDatasetsHaveOne) {
   expect_refused(run_te_data(folder, "merge --output " + (folder / "n") + " " + a + " " + other),
                  other + ": made with the tokenizer " + kGpt2);
   expect_no_dataset(folder / "n");
+}
+
+TEST(TeDataRecord, SaysWhichTokenEndsDocuments) {
+  TextFolder folder;
+  write_file(folder / "a.txt", "a");
+  const auto end_of = [&](const char* name) {
+    return data::read_dataset_record(folder / name)->tokenizer.end_of_document;
+  };
+  const std::string call = "tokenize --tokenizer bytes --input " + (folder / "a.txt") + " --output ";
+  EXPECT_EQ(run_te_data(folder, call + (folder / "with")).code, 0);
+  EXPECT_EQ(run_te_data(folder, call + (folder / "without") + " --append-eod false").code, 0);
+  EXPECT_EQ(end_of("with"), 256);
+  EXPECT_EQ(end_of("without"), std::nullopt);
+  const auto merged = [&](const std::string& a, const std::string& b) {
+    const std::string merge = "merge --force --output " + (folder / "m") + " ";
+    EXPECT_EQ(run_te_data(folder, merge + (folder / a) + " " + (folder / b)).code, 0);
+    return end_of("m");
+  };
+  EXPECT_EQ(merged("with", "with"), 256);
+  EXPECT_EQ(merged("with", "without"), std::nullopt);
+  EXPECT_EQ(merged("without", "without"), std::nullopt);
+
+  data::DatasetCheck check = {.vocab_size = 257};
+  const testing::LogCapture log;
+  data::check_datasets("data.train", {folder / "with", folder / "without"}, check);
+  TE_EXPECT_CONTAINS(log.text(), "without ends documents with no token, but data.train: " +
+                                     (folder / "with") + " with token 256");
 }
 
 TEST(TeDataReports, WarnsAboutASeparatorThatNeverOccurs) {

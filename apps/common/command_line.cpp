@@ -230,6 +230,7 @@ void catch_interrupts() {
   action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second Ctrl-C ends at once
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 bool interrupted() {

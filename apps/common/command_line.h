@@ -19,7 +19,8 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet = false
                         const ConfigWords& words = {});
 
 /// From now on Ctrl-C and SIGTERM make check_interrupted() throw Interrupted, so that destructors remove unfinished
-/// files. A second one ends the program at once.
+/// files. A second one ends the program at once. A limit on file sizes (ulimit -f) makes writes fail instead of ending
+/// the program.
 void catch_interrupts();
 struct Interrupted {};
 bool interrupted();

@@ -284,7 +284,7 @@ TEST(TextFormat, IsDeterminedByNameOrContent) {
            {"int f() {}", TextFormat::kText},
            {"[1]\n", TextFormat::kText},
            {"{\"text\": \"a\"}", TextFormat::kJsonl},
-           {"\xef\xbb\xbf\r\n {\"text\": \"}\\\"{\"} \n", TextFormat::kJsonl},
+           {"\r\n {\"text\": \"}\\\"{\"} \n", TextFormat::kJsonl},
            {"{\"text\": 3}", TextFormat::kText, true},
            {"{\"text\": 3} {\"text\": 3}", TextFormat::kText, true},
            {"{\"body\": 3}\n\n{\"body\": 4}", TextFormat::kJsonl},
@@ -324,6 +324,27 @@ TEST(ByteStream, ReadReturnsPeekedBytes) {
     while (const size_t count = stream.read(text.data() + filled, 20 - filled)) filled += count;
     EXPECT_EQ(text.substr(0, filled), bytes);
   }
+}
+
+TEST(ByteStream, LeavesOutTheByteOrderMark) {
+  TextFolder folder;
+  const std::string mark = "\xef\xbb\xbf";
+  for (const std::string& text : {std::string(), std::string("\xef\xbb"), std::string("one"), mark + "two"}) {
+    for (const std::string& content : {mark + text, gzip(mark + text)}) {
+      write_file(folder / "a", content);
+      EXPECT_EQ(read_all(folder / "a", 2), text);
+      EXPECT_EQ(text::ByteStream(folder / "a").peek(8), text);
+    }
+  }
+  const auto texts = [&](const std::string& name, const std::string& content) {
+    write_file(folder / name, content);
+    return read_chunks(folder / name, {.boundary = text::DocumentBoundary::kLine}).documents;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts("a.txt", mark + "one\n" + mark + "two"), (Texts{"one", mark + "two"}));
+  for (const char* name : {"a.json", "a.jsonl", "a"})
+    EXPECT_EQ(texts(name, mark + "{\"text\": \"one\"}\n"), Texts{"one"}) << name;
+  EXPECT_EQ(texts("a.json", mark + "[{\"text\": \"one\"}]"), Texts{"one"});
 }
 
 TEST(DocumentReader, FindsFieldsByDottedPath) {

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kBlock = size_t{256} << 10;
 constexpr size_t kMagicBytes = 6;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 }  // namespace
 
@@ -69,7 +70,9 @@ struct ByteStream::Impl {
   }
 };
 
-ByteStream::ByteStream(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+ByteStream::ByteStream(const std::string& path) : impl_(std::make_unique<Impl>(path)) {
+  if (peek(kByteOrderMark.size()) == kByteOrderMark) impl_->head.clear();
+}
 ByteStream::~ByteStream() = default;
 ByteStream::ByteStream(ByteStream&&) noexcept = default;
 

@@ -1,6 +1,7 @@
 // The bytes of a file or of standard input, decompressed while reading. gzip, zstd and xz are recognized by their first
 // bytes, independent of the file's name. Concatenated compressed parts are read as one text, as the tools of these
-// formats do. Memory use does not depend on the file's size.
+// formats do. A UTF-8 byte order mark at the beginning is
+// not part of the text. Memory use does not depend on the file's size.
 #pragma once
 
 #include <cstdint>

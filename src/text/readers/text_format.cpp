@@ -82,7 +82,6 @@ TextFormat format_of_name(const std::string& path) {
 }
 
 ContentFormat format_of_content(std::string_view head, std::string_view field) {
-  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
   head = skip_blanks(head);
   const bool list = head.starts_with('[');
   if (list) head = skip_blanks(head.substr(1));
@@ -100,7 +99,6 @@ ContentFormat format_of_content(std::string_view head, std::string_view field) {
 }
 
 bool is_json_list(std::string_view head) {
-  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
   head = skip_blanks(head);
   if (head.starts_with('[')) return true;
   const std::optional<FirstObject> first = first_object(head);

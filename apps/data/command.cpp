@@ -118,6 +118,15 @@ std::string file_count(size_t files) {
   return fmt::format("{} file{}", files, files == 1 ? "" : "s");
 }
 
+std::string skipped_count(const text::InputFiles& files) {
+  std::string text;
+  if (files.skipped > 0) text = fmt::format("{} binary files", files.skipped);
+  if (files.skipped_links > 0)
+    text +=
+        fmt::format("{}{} links to folders or missing files", text.empty() ? "" : ", ", files.skipped_links);
+  return text;
+}
+
 void print_written(const std::string& prefix, const IndexedDatasetWriter& writer) {
   fmt::print("{}: {} documents, {} tokens, {} bytes as {}\n", prefix, writer.num_documents(),
              writer.num_tokens(), writer.num_tokens() * token_size(writer.token_type()),

@@ -8,6 +8,7 @@
 
 #include "common/progress.h"
 #include "data/indexed_dataset.h"
+#include "text/readers/input_files.h"
 #include "text/tokenizer.h"
 
 namespace te::data {
@@ -83,6 +84,8 @@ class FormatGuesses {
 
 /// "1 file", "2 files".
 std::string file_count(size_t files);
+/// "2 binary files, 1 links to folders or missing files": what the listing of folders skipped; empty if nothing.
+std::string skipped_count(const text::InputFiles& files);
 
 /// Help texts of options that several subcommands have.
 inline constexpr const char* kInputHelp =

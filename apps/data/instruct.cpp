@@ -188,6 +188,7 @@ void instruct(const InstructArguments& arguments) {
   arguments.outputs.check_counts(train.conversations(), valid ? valid->conversations() : 0, "conversations");
   if (valid) valid->finish(arguments.seq_length);
   train.finish(arguments.seq_length);
+  if (const std::string skipped = skipped_count(files); !skipped.empty()) fmt::print("{} skipped\n", skipped);
   if (without_response > 0) fmt::print("{} objects without a response skipped\n", without_response);
   if (cut > 0) fmt::print("{} conversations cut at an empty response\n", cut);
   bad.print_count();

@@ -96,9 +96,9 @@ void tokenize(const TokenizeArguments& arguments) {
   }
   outputs.finish();
   const double seconds = progress.seconds();
+  const std::string skipped = skipped_count(files);
   fmt::print("{}{}, {:.2f} bytes of text per token, {:.1f} s, {:.1f} MB of text/s\n",
-             file_count(files.paths.size()),
-             files.skipped > 0 ? fmt::format(" ({} binary files skipped)", files.skipped) : "",
+             file_count(files.paths.size()), skipped.empty() ? "" : " (" + skipped + " skipped)",
              static_cast<double>(text_bytes) / static_cast<double>(outputs.tokens()), seconds,
              static_cast<double>(text_bytes) / 1e6 / seconds);
   bad.print_count();

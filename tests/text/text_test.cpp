@@ -1,6 +1,7 @@
 // The text readers: decompression, lines of any length, documents and their chunks, JSON records.
 #include <gtest/gtest.h>
 #include <lzma.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -374,6 +375,43 @@ TEST(InputFiles, ListsFoldersInOrderAndAddsUpTheirSizes) {
   EXPECT_EQ(files.skipped, 1);
   EXPECT_EQ(files.bytes, static_cast<int64_t>(6 + gzip("{}").size()));
   EXPECT_EQ(text::list_input_files({"-", folder / "single"}).bytes, -1);
+}
+
+TEST(InputFiles, CountsLinksThatItDoesNotFollow) {
+  TextFolder folder;
+  std::filesystem::create_directories(folder / "in");
+  std::filesystem::create_directories(folder / "other");
+  write_file(folder / "in/a.txt", "1");
+  write_file(folder / "other/b.txt", "1");
+  std::filesystem::create_symlink(folder / "other/b.txt", folder / "in/file");
+  std::filesystem::create_directory_symlink(folder / "other", folder / "in/folder");
+  std::filesystem::create_directory_symlink(folder / "in", folder / "in/cycle");
+  std::filesystem::create_symlink(folder / "none", folder / "in/nothing");
+  const text::InputFiles files = text::list_input_files({folder / "in"});
+  EXPECT_EQ(files.paths, (std::vector<std::string>{folder / "in/a.txt", folder / "in/file"}));
+  EXPECT_EQ(files.skipped_links, 3);
+  std::filesystem::create_directory_symlink(folder / "in", folder / "link");
+  EXPECT_EQ(text::list_input_files({folder / "link"}).paths.size(), 2u);
+}
+
+TEST(InputFiles, FoldersThatCannotBeListedAreRefused) {
+  TextFolder folder;
+  std::filesystem::create_directories(folder / "in/closed");
+  std::filesystem::create_directories(folder / "in/.hidden");
+  write_file(folder / "in/a.txt", "1");
+  // Root can list every folder, so that this part runs as another user.
+  const auto as_user = [root = ::geteuid() == 0](uid_t user) { return !root || ::seteuid(user) == 0; };
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(folder / "in/.hidden", std::filesystem::perms::none);
+  ASSERT_TRUE(as_user(65534));
+  EXPECT_EQ(user_error_of([&] { text::list_input_files({folder / "in"}); }), "");
+  ASSERT_TRUE(as_user(0));
+  std::filesystem::permissions(folder / "in/closed", std::filesystem::perms::none);
+  ASSERT_TRUE(as_user(65534));
+  const std::string error = user_error_of([&] { text::list_input_files({folder / "in"}); });
+  ASSERT_TRUE(as_user(0));
+  std::filesystem::permissions(folder / "in/closed", std::filesystem::perms::owner_all);
+  TE_EXPECT_CONTAINS(error, (folder / "in/closed") + ": cannot be listed (Permission denied)");
 }
 
 // on_bad gets errors of the lines; exceptions of on_chunk are passed on.

@@ -47,7 +47,8 @@ void refuse_tables(const std::string& path) {
 void list_folder(const std::string& folder, InputFiles& files) {
   std::error_code error;
   std::vector<std::string> found;
-  fs::recursive_directory_iterator it(folder, fs::directory_options::skip_permission_denied, error), end;
+  std::string listed = folder;  // what an error of the iterator refers to
+  fs::recursive_directory_iterator it(folder, error), end;
   for (; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     std::error_code ignored;
@@ -55,7 +56,11 @@ void list_folder(const std::string& folder, InputFiles& files) {
       if (it->is_directory(ignored)) it.disable_recursion_pending();
       continue;
     }
-    if (!it->is_regular_file(ignored)) continue;
+    if (it->is_directory(ignored) && !it->is_symlink(ignored)) listed = it->path().string();
+    if (!it->is_regular_file(ignored)) {
+      files.skipped_links += it->is_symlink(ignored) ? 1 : 0;
+      continue;
+    }
     refuse_tables(it->path().string());
     if (looks_binary(it->path().string())) {
       ++files.skipped;
@@ -63,7 +68,7 @@ void list_folder(const std::string& folder, InputFiles& files) {
       found.push_back(it->path().string());
     }
   }
-  if (error) user_error("{}: cannot be listed ({}); correct --input", folder, error.message());
+  if (error) user_error("{}: cannot be listed ({}); correct its rights or --input", listed, error.message());
   if (found.empty()) user_error("{}: contains no text file; correct --input", folder);
   std::ranges::sort(found);
   files.paths.insert(files.paths.end(), found.begin(), found.end());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/progress.h"
 #include "data/indexed_dataset.h"
@@ -16,19 +17,30 @@ namespace te::data {
 using apps::check_interrupted;
 using apps::Progress;
 
-/// UserError if a dataset with this prefix exists, unless `force`. `option` is the option that names the prefix.
-void check_free(const std::string& option, const std::string& prefix, bool force);
-/// UserError if there is a loss mask with this prefix, which would not match the new dataset.
-void check_no_mask(const std::string& prefix);
+// Checks of an output prefix; `option` is the option that names it.
+
+/// UserError for PREFIX.bin and PREFIX.idx.
+void check_prefix(const std::string& option, const std::string& prefix);
+/// UserError if writing the dataset would replace one of the files.
+void check_no_input(const std::string& option, const std::string& prefix,
+                    const std::vector<std::string>& files);
+/// UserError if a dataset with this prefix exists, unless `force`. `masked`: the new dataset has a loss mask, which is
+/// checked likewise. Without one, an existing mask is refused, because it would not match.
+void check_free(const std::string& option, const std::string& prefix, bool force, bool masked);
 
 /// --output, --valid-output, --valid-fraction and --force.
 struct OutputOptions {
   std::string output, valid_output;
   double valid_fraction = 0.0;
   bool force = false;
+  bool masked = false;  ///< the command writes loss masks, too
 
   void add_to(CLI::App* command);
   void check() const;
+  /// check_free() of the prefixes. Writers lock their prefix: call it again when they exist, because another te-data
+  /// may have written the dataset since the first check.
+  void check_free() const;
+  void check_no_input(const std::vector<std::string>& files) const;
   bool has_valid() const { return !valid_output.empty(); }
   /// Every 1/fraction-th document: evenly spaced, and dependent on the index only.
   bool is_valid_document(int64_t index) const;

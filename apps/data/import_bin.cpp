@@ -124,9 +124,8 @@ Vocabulary vocabulary_of(const ImportArguments& arguments, int64_t token_bytes) 
 }
 
 void import_bin(const ImportArguments& arguments) {
-  check_no_mask(arguments.outputs.output);
-  check_no_mask(arguments.outputs.valid_output);
   arguments.outputs.check();
+  arguments.outputs.check_no_input(arguments.inputs);
   const std::vector<std::unique_ptr<TokenShard>> shards = open_all(arguments.inputs);
   const int64_t token_bytes = shards.front()->token_bytes();
   const Vocabulary vocabulary = vocabulary_of(arguments, token_bytes);

@@ -33,7 +33,7 @@ struct InstructArguments {
   bool rendered = false, skip_bad_lines = false;
 };
 
-/// Writes tokens and their loss mask. The mask is finished first, so that a token file never exists without its mask.
+/// Writes tokens and their loss mask. The mask is published first, so that a token file never exists without its mask.
 class MaskedWriter {
  public:
   MaskedWriter(const std::string& prefix, TokenType type, const TokenizerRecord& tokenizer)
@@ -49,9 +49,14 @@ class MaskedWriter {
   }
   int64_t conversations() const { return tokens_.num_documents(); }
 
-  void finish(int64_t seq_length) {
-    mask_.finish();
-    tokens_.finish();
+  void complete() {
+    mask_.complete();
+    tokens_.complete();
+  }
+
+  void publish(int64_t seq_length) {
+    mask_.publish();
+    tokens_.publish();
     fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f}%) in the loss, longest {}\n",
                prefix_, conversations(), tokens_.num_tokens(), token_type_name(tokens_.token_type()),
                in_loss_, 100.0 * static_cast<double>(in_loss_) / static_cast<double>(tokens_.num_tokens()),
@@ -83,9 +88,6 @@ class MaskedWriter {
 
 void check(const InstructArguments& arguments) {
   arguments.outputs.check();
-  const std::string &output = arguments.outputs.output, &valid = arguments.outputs.valid_output;
-  check_free("--output", loss_mask_prefix(output), arguments.outputs.force);
-  if (!valid.empty()) check_free("--valid-output", loss_mask_prefix(valid), arguments.outputs.force);
   const text::ConversationFields& fields = arguments.fields;
   if (fields.prompt.empty() != fields.response.empty()) {
     user_error("--prompt-field and --response-field: give both or neither");
@@ -154,11 +156,13 @@ void instruct(const InstructArguments& arguments) {
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   Encoder encode(arguments, *tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
+  arguments.outputs.check_no_input(files.paths);
   const TokenType type = token_type_for_vocab(tokenizer->vocab_size());
   const TokenizerRecord tokenizer_record = record_of(*tokenizer);
   MaskedWriter train(arguments.outputs.output, type, tokenizer_record);
   std::optional<MaskedWriter> valid;
   if (arguments.outputs.has_valid()) valid.emplace(arguments.outputs.valid_output, type, tokenizer_record);
+  arguments.outputs.check_free();
 
   int64_t conversations = 0, without_response = 0, cut = 0, bytes = 0;
   BadLines bad;
@@ -186,8 +190,10 @@ void instruct(const InstructArguments& arguments) {
                bad.count() > 0 ? fmt::format(", {} bad lines", bad.count()) : "");
   }
   arguments.outputs.check_counts(train.conversations(), valid ? valid->conversations() : 0, "conversations");
-  if (valid) valid->finish(arguments.seq_length);
-  train.finish(arguments.seq_length);
+  if (valid) valid->complete();
+  train.complete();
+  if (valid) valid->publish(arguments.seq_length);
+  train.publish(arguments.seq_length);
   if (const std::string skipped = skipped_count(files); !skipped.empty()) fmt::print("{} skipped\n", skipped);
   if (without_response > 0) fmt::print("{} objects without a response skipped\n", without_response);
   if (cut > 0) fmt::print("{} conversations cut at an empty response\n", cut);
@@ -217,6 +223,7 @@ void add_instruct_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "instruct", "Make a dataset for instruction tuning from conversations: tokens and a loss mask");
   command->add_option("--input", arguments->inputs, kInputHelp)->required()->type_name("PATH");
+  arguments->outputs.masked = true;
   arguments->outputs.add_to(command);
   command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required()->type_name("SPEC");
   command

@@ -1,7 +1,6 @@
 #include "data/merge.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,13 +23,9 @@ struct MergeArguments {
 
 using Datasets = std::vector<std::unique_ptr<IndexedDataset>>;
 
-Datasets open_all(const std::vector<std::string>& prefixes, const std::string& output) {
+Datasets open_datasets(const std::vector<std::string>& prefixes) {
   Datasets datasets;
   for (const std::string& prefix : prefixes) {
-    std::error_code error;
-    if (std::filesystem::equivalent(prefix + ".bin", output + ".bin", error)) {
-      user_error("--output: {} is one of the datasets to merge; give the result its own prefix", output);
-    }
     datasets.push_back(std::make_unique<IndexedDataset>(prefix));
     const IndexedDataset &first = *datasets.front(), &last = *datasets.back();
     if (last.token_type() != first.token_type()) {
@@ -96,25 +91,37 @@ void copy_all(const Datasets& datasets, IndexedDatasetWriter& writer) {
 }
 
 void merge(const MergeArguments& arguments) {
-  const Datasets datasets = open_all(arguments.prefixes, arguments.output);
+  const std::string &output = arguments.output, mask_output = loss_mask_prefix(output);
+  check_prefix("--output", output);
+  const Datasets datasets = open_datasets(arguments.prefixes);
   const bool masks = have_masks(arguments.prefixes);
-  if (!masks) check_no_mask(arguments.output);
-  check_free("--output", arguments.output, arguments.force);
-  if (masks) check_free("--output", loss_mask_prefix(arguments.output), arguments.force);
-  const std::optional<DatasetRecord> record = merged_record(datasets);
-  IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
-  copy_all(datasets, writer);
-  if (masks) {
-    std::vector<std::string> mask_prefixes;
-    for (const std::string& prefix : arguments.prefixes) mask_prefixes.push_back(loss_mask_prefix(prefix));
-    const std::string output = loss_mask_prefix(arguments.output);
-    IndexedDatasetWriter mask_writer(output, TokenType::kU8);
-    copy_all(open_all(mask_prefixes, output), mask_writer);
-    mask_writer.finish();
+  std::vector<std::string> mask_prefixes, files;
+  for (const std::string& prefix : arguments.prefixes) {
+    files.insert(files.end(), {prefix + ".bin", prefix + ".idx"});
+    if (masks) mask_prefixes.push_back(loss_mask_prefix(prefix));
   }
+  for (const std::string& prefix : mask_prefixes)
+    files.insert(files.end(), {prefix + ".bin", prefix + ".idx"});
+  const Datasets mask_datasets = open_datasets(mask_prefixes);
+  check_no_input("--output", output, files);
+  if (masks) check_no_input("--output", mask_output, files);
+  check_free("--output", output, arguments.force, masks);
+  const std::optional<DatasetRecord> record = merged_record(datasets);
+
+  IndexedDatasetWriter writer(output, datasets.front()->token_type());
+  std::optional<IndexedDatasetWriter> mask_writer;
+  if (masks) mask_writer.emplace(mask_output, TokenType::kU8);
+  check_free("--output", output, arguments.force, masks);  // again, now that the prefix is locked
+  copy_all(datasets, writer);
   if (record) writer.describe(record->tokenizer, record->largest_token);
-  writer.finish();
-  print_written(arguments.output, writer);
+  writer.complete();
+  if (masks) {
+    copy_all(mask_datasets, *mask_writer);
+    mask_writer->complete();
+    mask_writer->publish();  // first, so that a token file never exists without its mask
+  }
+  writer.publish();
+  print_written(output, writer);
 }
 
 }  // namespace

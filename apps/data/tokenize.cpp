@@ -45,12 +45,11 @@ text::DocumentOptions document_options(const TokenizeArguments& arguments) {
 }
 
 void tokenize(const TokenizeArguments& arguments) {
-  check_no_mask(arguments.outputs.output);
-  check_no_mask(arguments.outputs.valid_output);
   arguments.outputs.check();
   const text::DocumentOptions options = document_options(arguments);
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
+  arguments.outputs.check_no_input(files.paths);
   TokenizerRecord record = record_of(*tokenizer);
   if (!arguments.append_eod) record.end_of_document.reset();
   SplitWriter outputs(arguments.outputs, token_type_for_vocab(tokenizer->vocab_size()), record);

@@ -11,6 +11,7 @@
 
 #include "config/rope_scaling.h"
 #include "config/text.h"
+#include "core/dataset_prefix.h"
 #include "core/error.h"
 
 namespace te::config {
@@ -56,9 +57,9 @@ bool plain_number(const YAML::Node& node, T& value) {
 std::string read_prefix(const YAML::Node& node, const Where& where) {
   if (!node.IsScalar() || node.Scalar().empty()) ill_typed("the path prefix of a dataset", node, where);
   const std::string& prefix = node.Scalar();
-  if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) {
+  if (const std::string_view named = prefix_of_dataset_file(prefix); !named.empty()) {
     user_error("{}: {} names a file; give the prefix {}", where(node), in_quotes(prefix),
-               in_quotes(prefix.substr(0, prefix.size() - 4)));
+               in_quotes(std::string(named)));
   }
   return prefix;
 }

@@ -172,7 +172,7 @@ TEST(TeDataFiles, MergesDatasetsOfOneType) {
                  "none.idx: cannot be opened");
   expect_no_dataset(folder / "no");
   expect_refused(run_te_data(folder, "merge --output " + (folder / "a") + " " + (folder / "a")),
-                 "one of the datasets to merge");
+                 "a.bin is one of the inputs");
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{{1, 2}, {}, {3}}));
 }
 
@@ -251,9 +251,8 @@ TEST(TeDataFiles, AFullDiskKeepsTheOldDataset) {
   write_file(folder / "a.txt", std::string(3000000, 'a'));
   const std::string call =
       "tokenize --force --tokenizer bytes --input " + (folder / "a.txt") + " --output " + (folder / "out");
-  // With a limit on file sizes and its signal ignored, writes fail as on a full disk.
-  expect_refused(run_te_data(folder, call, "trap '' XFSZ; ulimit -f 2000; "),
-                 "out.bin.tmp: cannot be written");
+  // Beyond a limit on file sizes, writes fail as on a full disk.
+  expect_refused(run_te_data(folder, call, "ulimit -f 2000; "), "out.bin.tmp: cannot be written");
   std::filesystem::create_symlink("/dev/full", folder / "out.bin.tmp");
   expect_refused(run_te_data(folder, call),
                  "cannot be written (No space left on device); check the folder's");
@@ -262,6 +261,22 @@ TEST(TeDataFiles, AFullDiskKeepsTheOldDataset) {
   EXPECT_EQ(read_dataset(folder / "out"), (Documents{{1, 2, 3}}));
   EXPECT_FALSE(std::filesystem::exists(folder / "out.bin.tmp"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out.idx.tmp"));
+}
+
+// Otherwise the next try would be refused, because one of the sets exists.
+TEST(TeDataFiles, AFullDiskAtTheSecondSetWritesNone) {
+  TextFolder folder;
+  write_file(folder / "a.txt", "one\n\ntwo");
+  write_file(folder / "c.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n{\"q\": \"v\", \"a\": \"w\"}\n");
+  const std::string fields = "--template plain --prompt-field q --response-field a --input ";
+  for (const std::string& call : {"tokenize --split-by blank-line --input " + (folder / "a.txt"),
+                                  "instruct " + fields + (folder / "c.jsonl")}) {
+    std::filesystem::create_symlink("/dev/full", folder / "out.idx.tmp");
+    expect_refused(run_te_data(folder, call + " --tokenizer bytes --valid-fraction 0.5 --output " +
+                                           (folder / "out") + " --valid-output " + (folder / "valid")),
+                   "out.idx.tmp: cannot be written (No space left on device)");
+    for (const char* prefix : {"out", "out_mask", "valid", "valid_mask"}) expect_no_dataset(folder / prefix);
+  }
 }
 
 }  // namespace

@@ -70,15 +70,16 @@ void verify_one(const std::string& prefix, int64_t vocab_size) {
         dataset_record_path(prefix), prefix, record->documents, record->tokens, record->largest_token,
         dataset.num_documents(), dataset.num_tokens(), largest);
   }
+  const bool masked = has_loss_mask(prefix);
+  const int64_t in_loss =
+      masked ? LossMask(dataset).count() : 0;  // checks the mask before anything is printed
   fmt::print("{}: ok, {} documents{}, {} tokens as {}, largest token {}, crc32 bin {:08x} idx {:08x}\n",
              prefix, dataset.num_documents(), empty > 0 ? fmt::format(" ({} empty)", empty) : "",
              dataset.num_tokens(), token_type_name(dataset.token_type()), largest, crc32_of(prefix + ".bin"),
              crc32_of(prefix + ".idx"));
-  if (!has_loss_mask(prefix)) return;
-  const LossMask mask(dataset);
-  const int64_t counted = mask.count();
+  if (!masked) return;
   fmt::print("{}: ok, {} of {} tokens in the loss, crc32 bin {:08x} idx {:08x}\n", loss_mask_prefix(prefix),
-             counted, dataset.num_tokens(), crc32_of(loss_mask_prefix(prefix) + ".bin"),
+             in_loss, dataset.num_tokens(), crc32_of(loss_mask_prefix(prefix) + ".bin"),
              crc32_of(loss_mask_prefix(prefix) + ".idx"));
 }
 

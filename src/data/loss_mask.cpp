@@ -40,7 +40,14 @@ LossMask::LossMask(const IndexedDataset& tokens)
 }
 
 void LossMask::read(int64_t begin, int64_t count, int32_t* out) const {
-  mask_.read(begin, count, out, 2);
+  mask_.read(begin, count, out);
+  for (int64_t i = 0; i < count; ++i) {
+    if (out[i] <= 1) [[likely]]  // a mask of type u8 has no negative values
+      continue;
+    const int64_t document = mask_.document_at(begin + i);
+    user_error("{}.bin: value {} of document {} is {}, but a loss mask has 0 and 1 only; create it again",
+               mask_.prefix(), begin + i - mask_.document_begin(document), document, out[i]);
+  }
 }
 
 int64_t LossMask::count() const {

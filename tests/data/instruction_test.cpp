@@ -215,7 +215,7 @@ TEST(InstructionSource, RefusesMasksThatDoNotMatch) {
   write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 1, 1}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(error(), "a_mask.idx: document 1 has 6 values, but 5 tokens in " + (folder / "a"));
   write_dataset(folder / "a_mask", {{0, 0, 0, 1, 2, 1}, {0, 0, 1, 1, 1}}, data::TokenType::kU8);
-  TE_EXPECT_CONTAINS(error(), "a_mask.bin: token 4 of document 0 is 2");
+  TE_EXPECT_CONTAINS(error(), "a_mask.bin: value 4 of document 0 is 2, but a loss mask has 0 and 1 only");
   write_dataset(folder / "a_mask", {{0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(error(),
                      "none of its 2 conversations can be used (0 are longer than seq_length + 1 = 17, 2 "

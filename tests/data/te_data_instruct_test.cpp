@@ -71,6 +71,13 @@ TEST(TeDataInstruct, CreatesTokensAndMaskFromFields) {
   EXPECT_EQ(read_dataset(folder / "out"), tokens);
 }
 
+TEST(TeDataInstruct, VerifyChecksTheMaskFirst) {
+  TextFolder folder;
+  testing::write_dataset(folder / "a", {{1, 2, 3}});
+  testing::write_dataset(folder / "a_mask", {{0, 2, 1}}, data::TokenType::kU8);
+  expect_refused(run_te_data(folder, "verify " + (folder / "a")), "a_mask.bin: value 1 of document 0 is 2");
+}
+
 TEST(TeDataInstruct, ConversationsCutAtAnEmptyResponseAreCounted) {
   TextFolder folder;
   write_file(folder / "a.jsonl",

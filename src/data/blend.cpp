@@ -18,6 +18,7 @@ Blend::Blend(std::vector<double> weights, std::vector<int64_t> limits)
     TE_CHECK(weight > 0.0 && std::isfinite(weight), "blend: weight {} must be positive and finite", weight);
     total += weight;
   }
+  TE_CHECK(std::isfinite(total), "blend: the sum of the weights must be finite");
   for (double& weight : weights_) weight /= total;
   for (int64_t limit : limits_)
     num_samples_ = limit > kEndless - num_samples_ ? kEndless : num_samples_ + limit;

@@ -21,8 +21,8 @@ class Blend {
     int64_t sample;  ///< index of the sample within the dataset
   };
 
-  /// Weights need not sum to 1; each must be positive and finite. limits[i]: number of samples of dataset i, or
-  /// kEndless.
+  /// Weights need not sum to 1; each, and their sum, must be positive and finite. limits[i]: number of samples of
+  /// dataset i, or kEndless.
   Blend(std::vector<double> weights, std::vector<int64_t> limits);
 
   int64_t num_samples() const { return num_samples_; }  ///< sum of the limits, or kEndless

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -160,6 +161,8 @@ std::unique_ptr<BatchSource> make_blended_source(const std::vector<WeightedDatas
     weights.push_back(item.weight);
     limits.push_back(options.shuffle ? Blend::kEndless : views.back()->counts().samples);
   }
+  if (!std::isfinite(std::accumulate(weights.begin(), weights.end(), 0.0)))
+    user_error("{}: the sum of the weights is too large; divide all weights by a number", options.key);
   auto blend = std::make_unique<Blend>(std::move(weights), std::move(limits));
   return std::make_unique<BlendedSource>(std::move(views), std::move(blend), options);
 }

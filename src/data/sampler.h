@@ -73,8 +73,8 @@ struct IndexedSourceOptions {
   std::string key = "data.train";  ///< the config key that errors name
 };
 
-/// Blended Megatron datasets. UserError for an empty list, a weight that is not positive, and a dataset that cannot be
-/// read or is too small for one sample.
+/// Blended Megatron datasets. UserError for an empty list, a weight that is not positive, weights with an infinite sum,
+/// and a dataset that cannot be read or is too small for one sample.
 std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDataset>& datasets,
                                                  const IndexedSourceOptions& options);
 

@@ -390,6 +390,15 @@ TEST(Blend, AccessByIndexEqualsAccessInOrder) {
   }
 }
 
+TEST(Blend, WeightsWithAnInfiniteSumAreRefused) {
+  TextFolder folder;
+  write_dataset(folder / "a", {std::vector<int32_t>(20, 1)});
+  EXPECT_EQ(user_error_of([&] {
+              open_source({{1.5e308, folder / "a"}, {0.5e308, folder / "a"}}, 4);
+            }),
+            "data.train: the sum of the weights is too large; divide all weights by a number");
+}
+
 TEST(SyntheticSource, IsPureUniformAndShifted) {
   for (int64_t length : {1, 3, 4, 7, 16}) {
     const auto source = data::make_synthetic_source(length, 1000, 5);

@@ -340,6 +340,8 @@ TEST(Conversation, ReadsMessagesAndFields) {
   TE_EXPECT_CONTAINS(error(R"({"question": "x", "answer": "y"})"),
                      "f:1: no list of messages in the field `messages`; name it with --messages-field, or "
                      "give --prompt-field and --response-field; the object has: answer, question");
+  TE_EXPECT_CONTAINS(error(R"({"messages": "[]"})"),
+                     "f:1: field `messages` is a string, not a list of messages; name another field with");
   TE_EXPECT_CONTAINS(error(R"({"messages": ["x"]})"), "f:1: message 0 is not an object");
   TE_EXPECT_CONTAINS(error(R"({"messages": [{"role": "user"}]})"), "f:1: message 0 has no `content`");
   TE_EXPECT_CONTAINS(

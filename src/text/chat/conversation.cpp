@@ -90,7 +90,11 @@ void note_ignored(const json& object, const std::string& prefix, std::initialize
 Conversation from_messages(const JsonRecord& record, const ConversationFields& fields,
                            std::set<std::string>* ignored) {
   const json* list = find_field(record.object, fields.messages);
-  if (list == nullptr || !list->is_array()) {
+  if (list != nullptr && !list->is_array()) {
+    user_error("{}: field `{}` is a {}, not a list of messages; name another field with --messages-field",
+               record.place, fields.messages, list->type_name());
+  }
+  if (list == nullptr) {
     std::string names;
     for (const auto& item : record.object.items()) names += (names.empty() ? "" : ", ") + item.key();
     user_error(

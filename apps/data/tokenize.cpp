@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
@@ -61,6 +62,7 @@ void tokenize(const TokenizeArguments& arguments) {
     outputs.end_document();
   };
   int64_t read_bytes = 0, text_bytes = 0, boundaries = 0;
+  size_t text_files = 0;
   const text::SpecialTokens special =
       arguments.special == "match" ? text::SpecialTokens::kMatch : text::SpecialTokens::kAsText;
   BadLines bad;
@@ -79,7 +81,9 @@ void tokenize(const TokenizeArguments& arguments) {
         return fmt::format("{} documents, {} tokens", outputs.documents(), outputs.tokens());
       });
     };
-    boundaries += text::read_documents(path, options, on_chunk, on_bad, on_guess);
+    const std::optional<int64_t> found = text::read_documents(path, options, on_chunk, on_bad, on_guess);
+    boundaries += found.value_or(0);
+    text_files += found ? 1 : 0;
   }
   encoder.finish();
   check_interrupted();
@@ -87,11 +91,11 @@ void tokenize(const TokenizeArguments& arguments) {
     user_error("--input: no document in {}{}; give a file with text", file_count(files.paths.size()),
                bad.count() > 0 ? fmt::format(" ({} bad lines)", bad.count()) : "");
   }
-  if (!options.separator.empty() && boundaries == 0) {
+  if (!options.separator.empty() && text_files > 0 && boundaries == 0) {
     fmt::print(stderr,
                "te-data: warning: --document-separator: no line of {} is `{}`, so every text file is "
                "one document; correct the separator if files have several documents\n",
-               file_count(files.paths.size()), options.separator);
+               file_count(text_files), options.separator);
   }
   outputs.finish();
   const double seconds = progress.seconds();
@@ -121,6 +125,9 @@ void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
       ->add_option("--document-separator", arguments.documents.separator,
                    "Line that separates documents in a text file, for example \"<|endoftext|>\"; without it "
                    "and --split-by every file is one document")
+      ->check([](const std::string& line) {
+        return line.empty() ? "must not be empty; --split-by blank-line splits at blank lines" : "";
+      })
       ->type_name("LINE");
   command
       ->add_option(

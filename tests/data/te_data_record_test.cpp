@@ -132,6 +132,13 @@ TEST(TeDataReports, WarnsAboutASeparatorThatNeverOccurs) {
   const Result result = run_te_data(folder, call + "'<|END|>'");
   EXPECT_EQ(result.code, 0);
   TE_EXPECT_CONTAINS(result.error, "warning: --document-separator: no line of 1 file is `<|END|>`");
+  expect_refused(run_te_data(folder, call + "''"), "--document-separator: must not be empty");
+  // JSON files have no separators.
+  write_file(folder / "b.jsonl", "{\"text\": \"one\"}\n");
+  const std::string json = "tokenize --force --tokenizer bytes --input " + (folder / "b.jsonl") +
+                           " --output " + (folder / "b") + " --document-separator=--";
+  EXPECT_EQ(run_te_data(folder, json).error, "");
+  TE_EXPECT_CONTAINS(run_te_data(folder, json + " --input " + (folder / "a.txt")).error, "no line of 1 file");
 }
 
 TEST(TeDataReports, RefusesTablesAndNamesTheCommandThatConvertsThem) {

@@ -117,9 +117,10 @@ TextFormat guess_format(const std::string& path, LineReader& lines, const std::s
 
 }  // namespace
 
-int64_t read_documents(const std::string& path, const DocumentOptions& options, const OnChunk& on_chunk,
-                       const std::function<void(const std::string&)>& on_bad,
-                       const std::function<void(const std::string&)>& on_guess) {
+std::optional<int64_t> read_documents(const std::string& path, const DocumentOptions& options,
+                                      const OnChunk& on_chunk,
+                                      const std::function<void(const std::string&)>& on_bad,
+                                      const std::function<void(const std::string&)>& on_guess) {
   LineReader lines(path);
   const TextFormat format = options.format == TextFormat::kAuto
                                 ? guess_format(path, lines, options.json_field, on_guess)
@@ -147,7 +148,7 @@ int64_t read_documents(const std::string& path, const DocumentOptions& options, 
   } catch (const ChunkFailed&) {
     std::rethrow_exception(failed);
   }
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace te::text

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -40,10 +41,10 @@ struct DocumentChunk {
 /// for lines that are not a JSON object with the field, and for files that cannot be read. If `on_bad` is given, it
 /// gets the message for such an object instead, and the object is skipped; exceptions of on_chunk are always passed on.
 /// on_guess gets a message if the content rather than the name determines the format, or if the two disagree.
-/// Returns the number of boundary lines between documents (0 for JSON files).
-int64_t read_documents(const std::string& path, const DocumentOptions& options,
-                       const std::function<void(const DocumentChunk& chunk)>& on_chunk,
-                       const std::function<void(const std::string& message)>& on_bad = {},
-                       const std::function<void(const std::string& message)>& on_guess = {});
+/// Returns the number of boundary lines between documents; nullopt for JSON files, which have none.
+std::optional<int64_t> read_documents(const std::string& path, const DocumentOptions& options,
+                                      const std::function<void(const DocumentChunk& chunk)>& on_chunk,
+                                      const std::function<void(const std::string& message)>& on_bad = {},
+                                      const std::function<void(const std::string& message)>& on_guess = {});
 
 }  // namespace te::text

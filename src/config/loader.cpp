@@ -89,8 +89,8 @@ void Loader::read_override(const std::string& assignment) {
 
 namespace {
 
-/// Keys that have no effect unless another key enables them. A config that gives the other key, even with the value that
-/// disables it, may have them: an override that disables a part of its base leaves the keys of that part.
+/// Keys that have no effect unless another key enables them. A config that gives the other key, even with the value
+/// that disables it, may have them: an override that disables a part of its base leaves the keys of that part.
 struct Enabled {
   std::string_view keys, by;  ///< `keys` that end with a dot: all keys of the section
 };

@@ -22,8 +22,8 @@ struct Perplexity {
 int64_t documents_per_sample(const data::BatchSource& data, int64_t batch);
 
 /// Evaluates all samples of `data` once, training.micro_batch_size samples at a time. `config`: the model with
-/// data.seq_length() as its sequence length; with data.document_mask attention does not cross documents. Collective; all
-/// ranks get the same result. Calls `progress` with the number of samples done.
+/// data.seq_length() as its sequence length; with data.document_mask attention does not cross documents. Collective;
+/// all ranks get the same result. Calls `progress` with the number of samples done.
 Perplexity evaluate(const config::Config& config, const Context& context, const parallel::Groups& groups,
                     parallel::World& world, const ModelSource& source, const data::BatchSource& data,
                     const std::function<void(int64_t)>& progress = {});

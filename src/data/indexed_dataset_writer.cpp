@@ -45,12 +45,14 @@ IndexedDatasetWriter::OpenFile open_for_writing(const std::string& path) {
 }
 
 /// Opens PREFIX.idx.tmp as an empty file with an exclusive lock, which lasts until it is closed. UserError if another
-/// writer holds the lock. A file system without locks is used without one.
+/// writer holds the lock. A file system without locks is used without one, and a device has none.
 IndexedDatasetWriter::OpenFile open_locked(const std::string& prefix) {
   const std::string path = prefix + ".idx.tmp";
   while (true) {
     File file(path, O_WRONLY | O_CREAT, FileKind::input);
-    if (file.is_open() && ::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path, ignored) && file.is_open() &&
+        ::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       user_error(
           "{}: another te-data writes a dataset with this prefix; wait for it, or choose another prefix",
           prefix);

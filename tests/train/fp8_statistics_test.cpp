@@ -164,7 +164,7 @@ TEST(Fp8Statistics, OfSeveralRanksAreMerged) {
 
 TEST(Fp8Statistics, InvalidKeysAreRefused) {
   const TrainFolder folder;
-  expect_refused(folder.run("delayed", {"logging.fp8_what_if=[delayed]"}),
+  expect_refused(folder.run("delayed", {"logging.fp8_what_if=[delayed]", "logging.fp8_statistics_every=1"}),
                  "logging.fp8_what_if: \"delayed\"");
 }
 

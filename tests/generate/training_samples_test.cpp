@@ -113,9 +113,9 @@ TEST_F(TrainingSamples, WithContextParallelRanks) {
 
 TEST_F(TrainingSamples, ADivergedModelGeneratesNoText) {
   // Infinite updates make all weights NaN; such a model is not saved.
-  const Result result = train(
-      "a", prompts_ + Overrides{"optimizer.lr=1e38", "optimizer.clip_grad=0", "checkpoint.save_every=0",
-                                "checkpoint.save_last=false", "training.max_nonfinite_steps=100"});
+  const Result result =
+      train("a", prompts_ + Overrides{"optimizer.lr=1e38", "optimizer.clip_grad=0", "checkpoint.save_every=0",
+                                      "checkpoint.save_last=false", "training.max_nonfinite_steps=100"});
   ASSERT_EQ(result.code, 3) << result.out << result.error;
   ASSERT_EQ(samples("a").size(), 6u);
   for (const nlohmann::json& sample : samples("a")) {

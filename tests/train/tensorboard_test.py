@@ -140,7 +140,7 @@ class EventFiles(Run):
 
     def test_numbers_that_are_not_finite(self):
         self.train("optimizer.lr=1e38", "optimizer.weight_decay=1e38", "optimizer.decay=constant",
-                   "checkpoint.save_last=false", "training.train_steps=4")
+                   "checkpoint.save_last=false", "training.train_steps=4", code=3)
         lost = [record["step"] for record in self.records() if record["loss"] is None]
         self.assertTrue(lost)
         values = self.scalar(self.events(), "train/loss")

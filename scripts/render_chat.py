@@ -293,7 +293,7 @@ class Renderer:
 
     @staticmethod
     def until_empty_response(messages):
-        """(number of messages before the first empty response and the prompt for it, whether there is an empty response)"""
+        """(number of messages before the first empty response and its prompt, whether there is an empty response)"""
         end = 0
         for index, message in enumerate(messages):
             if message["role"] == "assistant":

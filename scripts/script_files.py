@@ -1,4 +1,4 @@
-"""Files of the scripts: an output gets its name when it is complete, and an error of a file is one line with exit code 2."""
+"""Files of the scripts: an output gets its name when it is complete; an error of a file is one line with exit code 2."""
 
 import contextlib
 import gzip
@@ -21,7 +21,7 @@ def open_input(path):
 
 @contextlib.contextmanager
 def complete_file(path, mode="w", newline=None):
-    """Opens PATH.tmp, which replaces `path` at the end of the block. If an exception ends the block, `path` stays as it was."""
+    """Opens PATH.tmp, which replaces `path` at the end of the block, unless an exception ends the block."""
     options = {"mode": mode, "encoding": None if "b" in mode else "utf-8", "newline": newline}
     target = Path(os.path.realpath(path))  # a link stays a link
     if target.exists() and not target.is_file():  # such as /dev/null, or a folder, which is an error
@@ -87,7 +87,7 @@ def reason(error):
 
 
 def run(main, *user_errors):
-    """Runs a script's main() and exits with its result. user_errors: the script's own exceptions for mistakes of the user."""
+    """Runs a script's main() and exits with its result. user_errors: exceptions of the script for mistakes of the user."""
     try:
         status = main()
         sys.stdout.flush()

@@ -40,7 +40,7 @@ std::string effect_of_partition(const std::string& path, const config::Config& n
   if (microbatch && m.attention_dropout > 0.0) changed.emplace_back("other attention dropout masks");
   if (tokens && m.moe_expert_capacity_factor > 0.0)
     changed.emplace_back("other tokens are above the experts' capacity");
-  // A step's loads so far are those of all data-parallel ranks, whose number follows from the other parallel sizes.
+  // A step's loads so far include all data-parallel ranks, whose number follows from the other parallel sizes.
   const bool balanced =
       microbatch ? m.moe_router_load_balancing_type != config::BalanceScope::sequence
                  : global && is_among(path, {"parallel.tensor", "parallel.context", "parallel.pipeline"});

@@ -15,7 +15,7 @@ namespace {
 
 /// "optimizer.lr (0.01, there 0.001)", of at most three keys.
 std::string differing_keys(const std::string& own, const std::string& first) {
-  constexpr size_t kMostKeys = 3;
+  constexpr size_t kMaxKeys = 3;
   const auto values = config::stored_values(own), others = config::stored_values(first);
   std::vector<std::string> keys;
   for (const auto& [key, value] : values) {
@@ -23,8 +23,8 @@ std::string differing_keys(const std::string& own, const std::string& first) {
     const std::string there = other == others.end() ? "not set" : other->second;
     if (there != value) keys.push_back(fmt::format("{} ({}, there {})", key, value, there));
   }
-  const size_t more = keys.size() > kMostKeys ? keys.size() - kMostKeys : 0;
-  if (more > 0) keys.resize(kMostKeys);
+  const size_t more = keys.size() > kMaxKeys ? keys.size() - kMaxKeys : 0;
+  if (more > 0) keys.resize(kMaxKeys);
   return fmt::format("{}{}", fmt::join(keys, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 

@@ -168,7 +168,7 @@ TEST_F(TunedModel, TheTokenizerOfTheConfigHasPriority) {
   ASSERT_EQ(result.code, 0) << result.error;
   const std::vector<std::string> files = {"config.json", "merges.txt", "model.safetensors", "vocab.json"};
   EXPECT_EQ(exported("run"), files);
-  // Without ids in config.json transformers would take those of its Qwen2 class.
+  // Without ids in config.json transformers would take the ids of its Qwen2 class.
   const auto config = parse_json(read_bytes(folder_ / "back/config.json"));
   EXPECT_EQ(config.at("eos_token_id"), 2);
   EXPECT_TRUE(config.at("pad_token_id").is_null());

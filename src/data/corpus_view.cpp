@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "data/epoch_permutation.h"
+#include "data/sampler.h"
 
 namespace te::data {
 namespace {
@@ -126,11 +127,14 @@ void CorpusView::read(int64_t index, const SampleRow& row) const {
   std::fill_n(sample.extend(sample.remaining()), length + 1 - real, 0);
   std::copy_n(sample.tokens.begin(), length, row.tokens);
   std::copy_n(sample.tokens.begin() + 1, length, row.targets);
-  std::fill(row.targets + real - 1, row.targets + length, -1);
+  if (real <= length) {
+    row.targets[real - 1] = BatchSource::kIgnoredTarget;
+    std::fill(row.targets + real, row.targets + length, BatchSource::kPadding);
+  }
   if (row.document_start != nullptr) std::copy_n(sample.starts.begin(), length, row.document_start);
   if (!options_.eod_mask_loss) return;
   for (int64_t i = 0; i < length; ++i) {
-    if (sample.starts[static_cast<size_t>(i + 1)] == i + 1) row.targets[i] = -1;
+    if (sample.starts[static_cast<size_t>(i + 1)] == i + 1) row.targets[i] = BatchSource::kIgnoredTarget;
   }
 }
 

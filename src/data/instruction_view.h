@@ -1,9 +1,9 @@
 // An instruction dataset (tokens and a loss mask, loss_mask.h) as a list of samples of packed conversations.
 //
-// A sample of S positions contains whole conversations and, at its end, padding (token 0, target -1). A conversation of
-// n tokens takes n - 1 positions, because its last token is a target only. A target is -1 unless the mask includes it,
-// so no target belongs to another conversation; document_start restricts attention to one conversation. A conversation
-// of more than S + 1 tokens is truncated to S + 1 tokens, or dropped with drop_overlong. Conversations without a target
+// A sample of S positions contains whole conversations and, at its end, padding (token 0, target kPadding). A
+// conversation of n tokens takes n - 1 positions, because its last token is a target only. A target is -1 unless the
+// mask includes it, so no target belongs to another conversation; document_start restricts attention to one. One of
+// more than S + 1 tokens is truncated to S + 1 tokens, or dropped with drop_overlong. Conversations without a target
 // in the loss are dropped.
 //
 // Shuffled, for training: every epoch shuffles the conversations, packs them in that order (best fit, packing.h), and

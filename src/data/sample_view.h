@@ -10,7 +10,7 @@ namespace te::data {
 /// The destination of one sample, with S values per array. document_start may be null.
 struct SampleRow {
   int32_t* tokens = nullptr;
-  int32_t* targets = nullptr;  ///< the token to predict, or -1
+  int32_t* targets = nullptr;  ///< the token to predict, or a negative value of BatchSource
   /// Position in the row at which the document of each token begins; it never decreases and is at most the token's
   /// position.
   int32_t* document_start = nullptr;

@@ -64,7 +64,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
     if (!groups.first_stage())
       groups.receive(context, stage.input({}), parallel::Channel::forward_from_previous);
     stage.forward(context, {}, tokens, targets, 0.0f, loss_sum, out,
-                  {.kind = model::PassKind::evaluate, .document_start = document_start});
+                  {.kind = model::PassKind::evaluate, .document_start = document_start, .targets = targets});
     if (!groups.last_stage()) groups.send(context, out, parallel::Channel::forward_to_next);
     float loss = 0;  // of this rank's tokens, on tensor-parallel rank 0 of the last stage
     const parallel::Watchdog::Guard guard(context, "evaluation");
@@ -72,8 +72,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
     context.synchronize();
     sum += loss;
     result.samples += std::min(batch, data.num_samples() - first);
-    result.tokens += static_cast<int64_t>(samples.targets.size()) -
-                     std::ranges::count(samples.targets, data::BatchSource::kIgnoredTarget);
+    result.tokens += std::ranges::count_if(samples.targets, [](int32_t target) { return target >= 0; });
     if (progress) progress(result.samples);
   }
   if (result.tokens == 0) user_error("--data: the dataset has no token to predict");

@@ -61,7 +61,6 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       ranks_(config.ranks),
       numbers_rows_(config.adapter.dropout > 0 && config::adapts_mlp(config.adapter, config.model)),
       dims_(own_dims(config.dims, tensor)),
-      microbatch_tokens_(config.dims.batch * config.dims.seq),
       recompute_(config.recompute),
       kept_weights_(config.kept_weights),
       experts_(config.model.num_moe_experts),
@@ -144,24 +143,36 @@ void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& p
   kernels::expert_rows(
       context, {.experts = a.experts, .offsets = a.offsets, .row_of = a.row_of, .source = a.all_source});
   const bool counted = pass.kind == PassKind::train && statistics_.sums;
+  context.copy(a.kept, a.experts);  // -1 of padding stays
   kernels::limit_experts(
       context, {.probs = a.probs,
                 .offsets = a.offsets,
                 .source = a.all_source,
                 .capacity = capacity_,
                 .kept = a.kept,
-                .dropped = counted ? statistics_.sums.as<float>() + kernels::kRouterDropped : nullptr,
-                .weight = 1.0f / static_cast<float>(dims_.tokens * rule_.topk)});
+                .dropped = counted ? statistics_.sums.as<float>() + kernels::kRouterDropped : nullptr});
+}
+
+// Padding selects no expert.
+void MoeFeedForward::select(const Context& context, Activations& a, const Pass& pass) const {
+  const auto rows = [&](int64_t first, int64_t count, const Tensor& targets) {
+    kernels::router_forward(context, {.rule = rule_,
+                                      .logits = a.logits.slice_rows(first, count),
+                                      .bias = bias_ != nullptr ? bias_->value : Tensor{},
+                                      .targets = targets,
+                                      .experts = a.experts.slice_rows(first, count),
+                                      .probs = a.probs.slice_rows(first, count)});
+  };
+  if (!pass.targets) return rows(0, a.logits.rows(), {});
+  const Tensor targets = pass.targets.view({pass.targets.numel(), 1});
+  for (const auto& range : tensor_.ranges(all_dims_.tokens))
+    rows(range.local, range.count, targets.slice_rows(range.begin, range.count).view({range.count}));
 }
 
 void MoeFeedForward::route(const Context& context, Activations& a, const Pass& pass) const {
   const ProfileLabel label(name_ + ".router");
   kernels::router_gemm(context, {.x = a.input, .weight = router_->value, .logits = a.logits});
-  kernels::router_forward(context, {.rule = rule_,
-                                    .logits = a.logits,
-                                    .bias = bias_ != nullptr ? bias_->value : Tensor{},
-                                    .experts = a.experts,
-                                    .probs = a.probs});
+  select(context, a, pass);
   if (a.kept) limit(context, a, pass);
   kernels::expert_rows(context, {.experts = a.kept ? Tensor(a.kept) : Tensor(a.experts),
                                  .alignment = a.row_alignment,
@@ -182,12 +193,12 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
       ranks->all_reduce(context, part, parallel::ReduceOp::sum);
   if (batch_ranks_ != nullptr) batch_ranks_->all_reduce(context, a.counts, parallel::ReduceOp::sum);
   kernels::router_balance(context, {.scope = scope_,
-                                    .topk = rule_.topk * (batch_ranks_ != nullptr ? batch_ranks_->size() : 1),
-                                    .tokens = microbatch_tokens_,
+                                    .topk = rule_.topk,
                                     .counts = a.counts,
                                     .score_sums = a.score_sums,
                                     .token_sums = a.token_sums,
                                     .score_grad = a.score_grad,
+                                    .tokens = a.router_tokens,
                                     .step_counts = statistics_.counts,
                                     .step_sums = statistics_.sums});
 }
@@ -366,16 +377,16 @@ void MoeFeedForward::shared_activation_backward(const Context& context, const Ac
 void MoeFeedForward::router_backward(const Context& context, const Activations& a, const Tensor& dx,
                                      const Pass& pass) const {
   const ProfileLabel label(name_ + ".router");
-  kernels::router_backward(
-      context, {.rule = rule_,
-                .logits = a.logits,
-                .experts = a.experts,
-                .d_probs = d_probs_,
-                .row_of = a.row_of,
-                .score_grad = a.score_grad,
-                .balance_weight = balance_coefficient_ * pass.auxiliary_scale,
-                .z_weight = z_coefficient_ * pass.auxiliary_scale / static_cast<float>(microbatch_tokens_),
-                .d_logits = d_logits_});
+  kernels::router_backward(context, {.rule = rule_,
+                                     .logits = a.logits,
+                                     .experts = a.experts,
+                                     .d_probs = d_probs_,
+                                     .row_of = a.row_of,
+                                     .score_grad = a.score_grad,
+                                     .balance_weight = balance_coefficient_ * pass.auxiliary_scale,
+                                     .z_weight = z_coefficient_ * pass.auxiliary_scale,
+                                     .tokens = a.router_tokens,
+                                     .d_logits = d_logits_});
   logits_backward(context, d_logits_, a.input, router_, dx, router_scratch_);
   if (gate_ != nullptr) logits_backward(context, d_gate_, a.input, gate_, dx, router_scratch_);
 }

@@ -40,12 +40,12 @@ class MoeFeedForward final : public FeedForward {
 
   /// Tensors of a microbatch. Those without "scratch" are saved for the backward pass.
   struct Activations final : FeedForward::Activations {
-    PlannedTensor input;                    ///< [tokens, hidden]
-    PlannedTensor logits, probs, experts;   ///< of the router
-    PlannedTensor offsets, row_of, source;  ///< of the rows, or the sent rows; kernels/moe/permute.h
-    int64_t row_alignment = 1;              ///< of the same
-    ExpertDispatch::Routing routing;        ///< with expert parallelism
-    PlannedTensor score_grad;               ///< [sequences, experts]
+    PlannedTensor input;                      ///< [tokens, hidden]
+    PlannedTensor logits, probs, experts;     ///< of the router
+    PlannedTensor offsets, row_of, source;    ///< of the rows, or the sent rows; kernels/moe/permute.h
+    int64_t row_alignment = 1;                ///< of the same
+    ExpertDispatch::Routing routing;          ///< with expert parallelism
+    PlannedTensor score_grad, router_tokens;  ///< [sequences, experts], [1]
     PlannedTensor counts, score_sums, token_sums, statistics;  ///< scratch: statistics of the router
     PlannedTensor all_source,
         kept;  ///< scratch i32 with a capacity (kernels/moe/capacity.h): all rows, kept selections
@@ -158,6 +158,7 @@ class MoeFeedForward final : public FeedForward {
   ExpertBuffers memory_of(const Activations& a, const Rows& rows, const Gradients* g = nullptr) const;
   void number_rows(const Context& context, const Activations& a, const Pass& pass) const;
   void limit(const Context& context, Activations& a, const Pass& pass) const;
+  void select(const Context& context, Activations& a, const Pass& pass) const;
   void route(const Context& context, Activations& a, const Pass& pass) const;
   /// Returns the input of fc2.
   ExpertRows expert_activation(const Context& context, const ExpertBuffers& memory, const Rows& rows,
@@ -210,7 +211,6 @@ class MoeFeedForward final : public FeedForward {
   const ContextParallel* ranks_;  ///< null: one rank
   bool numbers_rows_;             ///< adapters drop elements of their rows
   Dimensions dims_;  ///< `tokens`: of this rank; `batch`: ranges of them with statistics of their own
-  int64_t microbatch_tokens_;  ///< on all ranks
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
   int64_t experts_, ffn_, shared_ffn_;

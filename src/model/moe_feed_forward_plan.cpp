@@ -111,6 +111,7 @@ void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations
     dispatch_->plan_kept_tokens(plan, a.routing, sends_fp8_inputs());
   plan.add(a.score_grad, name_ + ".router.score_grad", MemoryKind::activations, DType::f32,
            {dims_.batch, experts_});
+  plan.add(a.router_tokens, name_ + ".router.tokens", MemoryKind::activations, DType::f32, {1});
   const auto scratch = [&](PlanSlot slot, Buffer tag, const char* name, DType dtype, Shape shape,
                            Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dtype, shape, {tag, lifetime});
@@ -118,8 +119,8 @@ void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations
   scratch(a.counts, Buffer::counts, ".router.counts", DType::i32, {dims_.batch, experts_}, live(Step::fc1));
   scratch(a.score_sums, Buffer::score_sums, ".router.score_sums", DType::f32, {dims_.batch, experts_},
           live(Step::fc1));
-  scratch(a.token_sums, Buffer::token_sums, ".router.token_sums", DType::f32, {dims_.batch, 2},
-          live(Step::fc1));
+  scratch(a.token_sums, Buffer::token_sums, ".router.token_sums", DType::f32,
+          {dims_.batch, kernels::kTokenSums}, live(Step::fc1));
   scratch(a.statistics, Buffer::statistics, ".router.statistics", DType::f32,
           {kernels::router_statistics_scratch(tokens, dims_.batch, experts_)}, live(Step::fc1));
   if (capacity_ > 0) {

@@ -83,7 +83,7 @@ std::vector<std::string> Batches::describe() const {
 data::Batch Batches::nothing() const {
   const auto size = static_cast<size_t>(options_.micro_batch_size * split_.local()),
              whole = static_cast<size_t>(options_.micro_batch_size * options_.seq_length);
-  return {std::vector<int32_t>(size), std::vector<int32_t>(size, data::BatchSource::kIgnoredTarget),
+  return {std::vector<int32_t>(size), std::vector<int32_t>(size, data::BatchSource::kPadding),
           std::vector<int32_t>(options_.data.document_mask ? whole : 0)};
 }
 
@@ -93,7 +93,7 @@ HostMicrobatch Batches::view(const data::Batch& batch) {
 }
 
 int64_t Batches::counted(const int32_t* targets, int64_t size) {
-  return size - std::count(targets, targets + size, data::BatchSource::kIgnoredTarget);
+  return std::count_if(targets, targets + size, [](int32_t target) { return target >= 0; });
 }
 
 // Attention's memory is planned for max_documents per sample.

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 
+#include "data/sampler.h"
+#include "kernels/moe/router.h"
 #include "parallel/watchdog.h"
 #include "train/execution.h"
 
 namespace te::train {
 namespace {
+
+static_assert(data::BatchSource::kPadding == kernels::kPaddingTarget);
 
 parallel::Groups& single_groups() {
   static parallel::Groups groups = parallel::Groups::single();
@@ -26,6 +30,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       seq_length_(config.model.seq_length),
       seed_(config.training.seed),
       document_mask_(config.data.document_mask),
+      padded_(config.data.format == config::DataFormat::instruct),
       model_(config, groups),
       optimizer_({.optimizer = config.optimizer,
                   .seed = config.training.seed,
@@ -131,6 +136,7 @@ model::Pass StepRunner::training_pass(int64_t first_sample, int64_t microbatch) 
   pass.first_sample = first_sample + first_local_sample() + microbatch * micro_batch_size_;
   pass.dropout_seed = seed_;
   pass.document_start = batch_.document_start_of(microbatch);
+  if (padded_) pass.targets = batch_.targets_of(microbatch);
   return pass;
 }
 
@@ -207,6 +213,7 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
     model::Pass pass;
     pass.dropout_seed = seed_;
     pass.document_start = batch_.document_start_of(0);
+    if (padded_) pass.targets = batch_.targets_of(0);
     pipeline_.run_one(context_, batch_, grad_scale, optimizer_.loss_sum(), pass);
     context_.synchronize();  // the host arrays must outlive their copies
   }
@@ -276,6 +283,7 @@ void StepRunner::evaluate(const HostMicrobatch& microbatch) {
   copy_microbatch(microbatch);
   model::Pass pass{.kind = model::PassKind::evaluate};
   pass.document_start = batch_.document_start_of(0);
+  pass.targets = batch_.targets_of(0);  // the last microbatch may lack samples
   pipeline_.run_one(context_, batch_, 0.0f, valid_loss_, pass);
   context_.synchronize();  // the host arrays must outlive their copies
 }

@@ -24,7 +24,7 @@ namespace te::train {
 struct HostBatch {
   HostBuffer tokens, targets;  ///< int32 [samples of this data rank, local tokens of a sequence]
   HostBuffer document_start;   ///< int32 [samples of this data rank, seq], with data.document_mask
-  int64_t counted = 0;         ///< targets of the global batch that are not -1
+  int64_t counted = 0;         ///< targets of the global batch that are tokens
 };
 
 /// One microbatch on the host, int32 [microbatch, local tokens of a sequence]; document_start [microbatch, seq], with
@@ -101,7 +101,7 @@ class StepRunner {
   const Context& context_;
   const int64_t micro_batch_size_, global_microbatches_, seq_length_;
   const uint64_t seed_;
-  const bool document_mask_;
+  const bool document_mask_, padded_;  ///< padded_: samples end with padding
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   Pipeline pipeline_;

@@ -26,22 +26,6 @@ int64_t logged_every(const std::filesystem::path& checkpoint) {
   return checkpoint.empty() ? 0 : checkpoint::Reader(checkpoint).run_config().logging.every;
 }
 
-/// The router does not know which positions are padding.
-void warn_of_routed_padding(const config::Config& config) {
-  const config::ModelConfig& model = config.model;
-  if (config.data.format != config::DataFormat::instruct || model.num_moe_experts == 0) return;
-  std::vector<std::string> keys;
-  if (model.moe_aux_loss_coeff > 0) keys.emplace_back("model.moe_aux_loss_coeff");
-  if (model.moe_z_loss_coeff > 0) keys.emplace_back("model.moe_z_loss_coeff");
-  if (model.moe_router_enable_expert_bias) keys.emplace_back("model.moe_router_enable_expert_bias");
-  if (model.moe_expert_capacity_factor > 0) keys.emplace_back("model.moe_expert_capacity_factor");
-  if (keys.empty()) return;
-  log_warning(
-      "data.format instruct: padding at the end of samples is routed to experts and counts in {}: choose "
-      "model.seq_length so that samples have little of it, or set these keys to 0 (false)",
-      fmt::join(keys, ", "));
-}
-
 }  // namespace
 
 Trainer::Trainer(const config::Config& config, Context& context, parallel::World& world,
@@ -81,7 +65,6 @@ void Trainer::open_data() {
       datasets_ = check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
   });
   check_same_datasets(world_, datasets_);
-  warn_of_routed_padding(config_);
   for (const std::string& line : batches_->describe()) log_info("{}", line);
   reader_.emplace(*batches_, runner_, world_);
 }

@@ -106,7 +106,7 @@ TEST(InstructionSource, PacksInOrderByHand) {
   const data::Batch batch = source->batch(0, 3, true);
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{100, 101, 102, 200, 201, 300, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(batch.targets,
-            (std::vector<int32_t>{-1, 102, 103, -1, 202, 301, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
+            (std::vector<int32_t>{-1, 102, 103, -1, 202, 301, -2, -2, -2, -2, -2, -2, -2, -2, -2}));
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 3, 3, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0}));
 }
 

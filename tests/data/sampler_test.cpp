@@ -219,13 +219,13 @@ TEST(IndexedSource, ValidationIsInOrderAndCountsEachTokenOnce) {
   EXPECT_EQ(source->num_samples(), 3);
   const data::Batch batch = source->batch(0, 4);  // one sample more than available
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -2, -2, -2, -2, -2, -2}));
   const data::Batch beyond = source->batch(7, 1);
-  EXPECT_EQ(beyond.targets, std::vector<int32_t>(4, -1));
+  EXPECT_EQ(beyond.targets, std::vector<int32_t>(4, -2));
 
   const auto limited = open_source({{1.0, folder / "a"}}, 4, 1, false, 2);
   EXPECT_EQ(limited->num_samples(), 2);
-  EXPECT_EQ(limited->batch(0, 3).targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, -1, -1, -1, -1}));
+  EXPECT_EQ(limited->batch(0, 3).targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, -2, -2, -2, -2}));
 }
 
 TEST(IndexedSource, ValidationUsesAllSamplesOfSeveralSets) {
@@ -313,7 +313,7 @@ TEST(IndexedSource, PaddingIsASeparateDocument) {
   const auto source = open_source({{1.0, folder / "a"}}, 5, 1, false);
   const data::Batch batch = source->batch(0, 3, true);  // one sample more than available
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, 5, 6, 7, -1, -2, -2, -2, -2, -2, -2, -2, -2}));
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 0, 4, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0}));
 }
 

@@ -37,7 +37,7 @@ CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape, 
     for (int64_t c = shape.vocab; c < shape.padded; ++c)
       values[r * shape.padded + c] = std::numeric_limits<float>::quiet_NaN();
   }
-  target[1] = -1;
+  target[1] = -1, target[2] = -2;
   logits.fill(values);
   targets.fill_ints(target);
   CrossEntropyRun out;
@@ -134,7 +134,7 @@ TEST(CrossEntropyGpuTest, TargetsOutsideTheVocabularyGiveNan) {
   const Context gpu = Context::cuda(0);
   TestTensor logits(gpu, DType::bf16, {4, 16}), losses(gpu, DType::f32, {4}), targets(gpu, DType::i32, {4});
   logits.fill_normal(1);
-  targets.fill_ints({0, 12, -2, -1});
+  targets.fill_ints({0, 12, -3, -1});
   cross_entropy(gpu, {logits, targets, losses, 12, 0.0f});
   const std::vector<float> values = losses.floats();
   EXPECT_TRUE(std::isfinite(values[0]));

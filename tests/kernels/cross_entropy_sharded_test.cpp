@@ -127,7 +127,7 @@ TEST(ShardedCrossEntropy, StatisticsByHand) {
   TestTensor logits(context, DType::f32, {3, 2}), targets(context, DType::i32, {3});
   TestTensor statistics(context, DType::f32, {3, 3});
   logits.fill({1, 1, 5, -inf, -inf, -inf});
-  targets.fill_ints({5, 3, -1});  // the second column; the preceding rank; ignored
+  targets.fill_ints({5, 3, -2});  // the second column; the preceding rank; ignored
   kernels::cross_entropy_statistics(
       context, {.logits = logits, .targets = targets, .first = 4, .vocab = 6, .statistics = statistics});
   const std::vector<float> s = statistics.floats();

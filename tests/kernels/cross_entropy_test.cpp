@@ -22,7 +22,7 @@ const Shape2 kShapes[] = {{1, 1}, {1, 8}, {7, 7}, {257, 257}, {257, 264}, {50257
 std::vector<int32_t> spread_targets(int64_t rows, int64_t vocab) {
   std::vector<int32_t> targets(rows);
   for (int64_t r = 0; r < rows; ++r) targets[r] = static_cast<int32_t>((r * 7919 + vocab - 1) % vocab);
-  targets[1] = -1;
+  targets[1] = -1, targets[2] = -2;
   return targets;
 }
 

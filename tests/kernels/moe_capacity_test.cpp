@@ -47,7 +47,8 @@ TEST(MoeCapacity, RowsHaveTheKeptSelections) {
         EXPECT_EQ(kept[i], chosen[i]);
         EXPECT_EQ(source[static_cast<size_t>(row_of[i])], static_cast<int32_t>(i));
       }
-      EXPECT_EQ(order.dropped.floats()[0], 5.0f + 2.0f * static_cast<float>(dropped));
+      EXPECT_FLOAT_EQ(order.dropped.floats()[0],
+                      5.0f + static_cast<float>(dropped) / static_cast<float>(kept.size()));
       for (int64_t e = 0; e < c.experts; ++e) {
         const auto of = [e](const std::vector<int32_t>& all) {
           return std::count(all.begin(), all.end(), static_cast<int32_t>(e));

@@ -90,8 +90,7 @@ struct LimitedOrder {
                             .source = order.source,
                             .capacity = capacity,
                             .kept = kept,
-                            .dropped = dropped.get().as<float>(),
-                            .weight = 2.0f});
+                            .dropped = dropped.get().as<float>()});
     expert_rows(context, {.experts = kept,
                           .alignment = c.alignment,
                           .capacity = capacity,
@@ -176,6 +175,7 @@ struct RouterCase {
   RouterRule rule;
   int64_t sequences = 1;
   bool bias = false;
+  bool padded = false;  ///< two of five positions
 };
 inline const RouterCase kRouterCases[] = {
     {9, 4, {.topk = 1}},
@@ -188,23 +188,27 @@ inline const RouterCase kRouterCases[] = {
     {16, 1024, {.topk = 8}, 2},
     {1000, 12, {.topk = 3}},  // parts of a sequence
     {30, 16, {.score = RouterScore::sigmoid, .topk = 3, .groups = 2, .in_turn = true}, 2, true},
+    {60, 8, {.topk = 2}, 3, false, true},
+    {700, 40, {.score = RouterScore::sigmoid, .topk = 4, .in_turn = true}, 1, true, true},
 };
 
 /// All tensors of the router for a case, with inputs filled.
 struct RouterTensors {
   using T = testing::TestTensor;
-  T logits, bias, experts, probs, counts, score_sums, token_sums, scratch, score_grad, step_counts, step_sums,
-      d_probs, d_logits;
+  T logits, bias, targets, experts, probs, counts, score_sums, token_sums, scratch, score_grad, tokens,
+      step_counts, step_sums, d_probs, d_logits;
   RouterTensors(const Context& x, const RouterCase& c)
       : logits(x, DType::f32, {c.tokens, c.experts}),
         bias(x, DType::f32, {c.experts}),
+        targets(x, DType::i32, {c.tokens}),
         experts(x, DType::i32, {c.tokens, c.rule.topk}),
         probs(x, DType::f32, {c.tokens, c.rule.topk}),
         counts(x, DType::i32, {c.sequences, c.experts}),
         score_sums(x, DType::f32, {c.sequences, c.experts}),
-        token_sums(x, DType::f32, {c.sequences, 2}),
+        token_sums(x, DType::f32, {c.sequences, kTokenSums}),
         scratch(x, DType::f32, {router_statistics_scratch(c.tokens, c.sequences, c.experts)}),
         score_grad(x, DType::f32, {c.sequences, c.experts}),
+        tokens(x, DType::f32, {1}),
         step_counts(x, DType::i32, {c.experts}),
         step_sums(x, DType::f32, {kRouterSums}),
         d_probs(x, DType::f32, {c.tokens, c.rule.topk}),
@@ -212,13 +216,19 @@ struct RouterTensors {
     logits.fill_normal(1, 1.5f);
     bias.fill_normal(2, 0.1f);
     d_probs.fill_normal(3);
+    std::vector<int32_t> all_targets(static_cast<size_t>(c.tokens), 1);
+    for (int64_t t = 0; t < c.tokens; ++t)
+      if (is_padding(c, t)) all_targets[static_cast<size_t>(t)] = kPaddingTarget;
+    targets.fill_ints(all_targets);
     step_counts.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.experts), 3));
     step_sums.fill({0.5f, 0.25f, 0.125f, 2.0f, 0.0f});
   }
+  static bool is_padding(const RouterCase& c, int64_t t) { return c.padded && t % 5 > 2; }
   void forward(const Context& x, const RouterCase& c, BalanceScope scope) const {
     router_forward(x, {.rule = c.rule,
                        .logits = logits,
                        .bias = c.bias ? bias.get() : Tensor{},
+                       .targets = c.padded ? targets.get() : Tensor{},
                        .experts = experts,
                        .probs = probs});
     router_statistics(x, {.score = c.rule.score,
@@ -230,11 +240,11 @@ struct RouterTensors {
                           .scratch = scratch});
     router_balance(x, {.scope = scope,
                        .topk = c.rule.topk,
-                       .tokens = c.tokens,
                        .counts = counts,
                        .score_sums = score_sums,
                        .token_sums = token_sums,
                        .score_grad = score_grad,
+                       .tokens = tokens,
                        .step_counts = step_counts,
                        .step_sums = step_sums});
   }
@@ -246,6 +256,7 @@ struct RouterTensors {
                         .score_grad = score_grad,
                         .balance_weight = balance_weight,
                         .z_weight = z_weight,
+                        .tokens = tokens,
                         .d_logits = d_logits});
   }
 };

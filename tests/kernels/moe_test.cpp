@@ -56,6 +56,13 @@ TEST(Moe, RouterSelectsTheBestExperts) {
     const std::vector<float> logits = r.logits.floats(), bias = r.bias.floats(), probs = r.probs.floats();
     const std::vector<int32_t> experts = ints_of(r.experts);
     for (int64_t t = 0; t < c.tokens; ++t) {
+      if (RouterTensors::is_padding(c, t)) {
+        for (int64_t i = t * c.rule.topk; i < (t + 1) * c.rule.topk; ++i) {
+          EXPECT_EQ(experts[i], -1);
+          EXPECT_EQ(probs[i], 0.0f);
+        }
+        continue;
+      }
       const std::vector<double> scores = scores_of(&logits[t * c.experts], c.experts, c.rule.score);
       std::vector<double> key = scores;
       if (c.bias)
@@ -109,6 +116,7 @@ double router_loss(const RouterCase& c, const std::vector<float>& logits, const 
   double loss = 0.0;
   const int64_t length = c.tokens / c.sequences;
   for (int64_t t = 0; t < c.tokens; ++t) {
+    if (experts[t * c.rule.topk] < 0) continue;
     const std::vector<double> scores = scores_of(&logits[t * c.experts], c.experts, c.rule.score);
     double sum = 0.0, total = 0.0, exponentials = 0.0;
     for (int64_t i = 0; i < c.rule.topk; ++i)
@@ -134,7 +142,7 @@ TEST(Moe, RouterGradientMatchesFiniteDifferences) {
     const RouterTensors r(cpu(), c);
     r.forward(cpu(), c, BalanceScope::sequence);
     constexpr float kBalance = 3.0f, kZ = 0.2f;
-    r.backward(cpu(), c, kBalance, kZ);
+    r.backward(cpu(), c, kBalance, kZ * r.tokens.floats()[0]);
     std::vector<float> logits = r.logits.floats();
     const std::vector<float> grad = r.d_logits.floats();
     const auto loss = [&] {
@@ -163,38 +171,44 @@ TEST(Moe, StatisticsAndBalanceFollowTheirDefinitions) {
       const std::vector<float> logits = r.logits.floats();
       const std::vector<int32_t> experts = ints_of(r.experts), counts = ints_of(r.counts);
       const int64_t length = c.tokens / c.sequences;
-      double loss = 0.0, squares = 0.0, entropy = 0.0;
-      std::vector<double> all(static_cast<size_t>(c.experts)), own, mean;
-      for (const int32_t e : experts) all[static_cast<size_t>(e)] += 1.0;
+      double loss = 0.0, squares = 0.0, entropy = 0.0, tokens = 0.0;
+      std::vector<double> all(static_cast<size_t>(c.experts)), own, scores_of_sequence;
+      for (const int32_t e : experts)
+        if (e >= 0) all[static_cast<size_t>(e)] += 1.0;
+      const double selections = std::accumulate(all.begin(), all.end(), 0.0);
       for (int64_t s = 0; s < c.sequences; ++s) {
-        own.assign(all.size(), 0.0), mean.assign(all.size(), 0.0);
+        own.assign(all.size(), 0.0), scores_of_sequence.assign(all.size(), 0.0);
+        double tokens_of_sequence = 0.0;
         for (int64_t t = s * length; t < (s + 1) * length; ++t) {
+          if (RouterTensors::is_padding(c, t)) continue;
+          tokens_of_sequence += 1.0;
           const std::vector<double> scores = scores_of(&logits[t * c.experts], c.experts, c.rule.score);
           const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
           double exponentials = 0.0;
           for (int64_t e = 0; e < c.experts; ++e) {
             const double share = scores[static_cast<size_t>(e)] / total;
-            mean[static_cast<size_t>(e)] += share / static_cast<double>(length);
-            entropy -= share * std::log(share) / static_cast<double>(c.tokens);
+            scores_of_sequence[static_cast<size_t>(e)] += share;
+            entropy -= share * std::log(share);
             exponentials += std::exp(static_cast<double>(logits[t * c.experts + e]));
           }
-          squares += std::pow(std::log(exponentials), 2.0) / static_cast<double>(c.tokens);
+          squares += std::pow(std::log(exponentials), 2.0);
           for (int64_t i = 0; i < c.rule.topk; ++i)
             own[static_cast<size_t>(experts[t * c.rule.topk + i])] += 1.0;
         }
         for (size_t e = 0; e < all.size(); ++e) {
           EXPECT_EQ(counts[static_cast<size_t>(s) * all.size() + e], static_cast<int32_t>(own[e]));
           // step_counts starts at 3 for each expert, after two microbatches.
-          const double selected = scope == BalanceScope::sequence ? own[e]
-                                  : scope == BalanceScope::global ? all[e] + 3.0
-                                                                  : all[e];
-          const double tokens = static_cast<double>(scope == BalanceScope::sequence ? length
-                                                    : scope == BalanceScope::global ? 3 * c.tokens
-                                                                                    : c.tokens);
-          loss += static_cast<double>(c.experts) * selected / (tokens * static_cast<double>(c.rule.topk)) *
-                  mean[e] / static_cast<double>(c.sequences);
+          const double share = scope == BalanceScope::sequence
+                                   ? own[e] / (tokens_of_sequence * static_cast<double>(c.rule.topk))
+                               : scope == BalanceScope::global
+                                   ? (all[e] + 3.0) / (selections + 3.0 * static_cast<double>(c.experts))
+                                   : all[e] / selections;
+          loss += static_cast<double>(c.experts) * share * scores_of_sequence[e];
         }
+        tokens += tokens_of_sequence;
       }
+      loss /= tokens, squares /= tokens, entropy /= tokens;
+      EXPECT_EQ(r.tokens.floats()[0], static_cast<float>(tokens));
       const std::vector<float> sums = r.step_sums.floats();
       EXPECT_NEAR(sums[0] - 0.5, loss, 1e-4 * loss) << c.experts;
       EXPECT_NEAR(sums[1] - 0.25, squares, 1e-4 * squares);
@@ -222,11 +236,11 @@ TEST(Moe, BalancedRoutingHasBalanceLossOne) {
                             .token_sums = r.token_sums,
                             .scratch = r.scratch});
   router_balance(cpu(), {.topk = 2,
-                         .tokens = 16,
                          .counts = r.counts,
                          .score_sums = r.score_sums,
                          .token_sums = r.token_sums,
                          .score_grad = r.score_grad,
+                         .tokens = r.tokens,
                          .step_counts = r.step_counts,
                          .step_sums = r.step_sums});
   EXPECT_NEAR(r.step_sums.floats()[0] - 0.5f, 1.0f, 1e-5f);

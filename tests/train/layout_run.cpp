@@ -5,6 +5,7 @@
 
 #include "core/float_types.h"
 #include "core/random.h"
+#include "data/sampler.h"
 #include "train/loss_scaler.h"
 #include "train/step_precision.h"
 
@@ -27,9 +28,11 @@ int64_t fill_sample(const config::ModelConfig& model, uint64_t sample, int32_t* 
     const Philox4 random = philox(7, sample, static_cast<uint64_t>(i));
     const auto vocab = static_cast<uint32_t>(model.vocab_size);
     const uint32_t token = random.word[0] % vocab;
-    const bool ignored = random.word[1] % 16 < sample % 4;
+    const bool ignored = random.word[1] % 16 < sample % 4, padding = random.word[2] % 2 == 0;
     tokens[i] = static_cast<int32_t>(token);
-    targets[i] = ignored ? -1 : static_cast<int32_t>((5 * token + 1) % vocab);
+    targets[i] = !ignored  ? static_cast<int32_t>((5 * token + 1) % vocab)
+                 : padding ? data::BatchSource::kPadding
+                           : data::BatchSource::kIgnoredTarget;
     counted += ignored ? 0 : 1;
   }
   return counted;

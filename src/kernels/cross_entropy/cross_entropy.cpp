@@ -47,7 +47,7 @@ void check_targets(const char* op, const Tensor& targets, int64_t vocab) {
   const int32_t* target = targets.as<int32_t>();
   const int64_t rows = targets.numel();
   for (int64_t r = 0; r < rows; ++r)
-    TE_CHECK(target[r] >= -1 && target[r] < vocab, "{}: target {} of row {} must be from -1 to {}", op,
+    TE_CHECK(target[r] >= -2 && target[r] < vocab, "{}: target {} of row {} must be from -2 to {}", op,
              target[r], r, vocab - 1);
 }
 
@@ -119,7 +119,7 @@ void losses_cpu(const Args& a, int64_t first, int64_t count, StatisticsOf&& stat
 #pragma omp for
     for (int64_t r = 0; r < rows; ++r) {
       T* logits = a.logits.template as<T>() + r * columns;
-      if (targets[r] < 0) {
+      if (is_ignored(targets[r])) {
         losses[r] = 0.0f;
         write_z_loss(a.z_losses, r, 0.0f);
         if (backward) std::fill(logits, logits + columns, T{});

@@ -23,7 +23,7 @@ struct CrossEntropyParams {
   bool cached;  ///< the row fits in shared memory
 };
 
-/// Device code cannot throw. A target outside -1..vocab-1 gives the loss NaN, which the trainer detects.
+/// Device code cannot throw. A target outside -2..vocab-1 gives the loss NaN, which the trainer detects.
 template <class T, int N, class Cap>
 __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntropyParams<T> p, Cap cap) {
   extern __shared__ __align__(16) unsigned char cache_bytes[];
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntrop
   T* cache = reinterpret_cast<T*>(cache_bytes);
   T* row = p.logits + int64_t{blockIdx.x} * p.columns;
   const int target = p.targets[blockIdx.x];
-  if (target == -1) {
+  if (is_ignored(target)) {
     if (threadIdx.x == 0) {
       p.losses[blockIdx.x] = 0.0f;
       if (p.z_losses != nullptr) p.z_losses[blockIdx.x] = 0.0f;

@@ -17,10 +17,15 @@
 
 namespace te::kernels {
 
+/// Targets without loss and gradient: -1 of a token, -2 of padding (kPaddingTarget in moe/router.h).
+constexpr bool is_ignored(int32_t target) {
+  return target == -1 || target == -2;
+}
+
 struct CrossEntropy {
   /// Input: [rows, padded_vocab] fp32, bf16 or fp16. Output if grad_scale != 0: the gradient.
   Tensor logits;
-  Tensor targets;           ///< [rows] int32; -1 = ignored: loss 0, gradient 0
+  Tensor targets;           ///< [rows] int32, columns or is_ignored()
   Tensor losses;            ///< output [rows] fp32: -log softmax[target]
   int64_t vocab = 0;        ///< columns >= vocab are padding: probability 0, gradient 0
   float grad_scale = 0.0f;  ///< 1 / (tokens of the global batch) in training; 0 = loss only, logits untouched
@@ -38,7 +43,7 @@ void cross_entropy(const Context& context, const CrossEntropy& args);
 /// consist of padding only.
 struct CrossEntropyStatistics {
   Tensor logits;      ///< [rows, local_columns] fp32, bf16 or fp16
-  Tensor targets;     ///< [rows] int32, indices into the full vocabulary; -1 = ignored
+  Tensor targets;     ///< [rows] int32, indices into the full vocabulary, or is_ignored()
   int64_t first = 0;  ///< vocabulary row of column 0
   int64_t vocab = 0;  ///< full vocabulary size over all ranks, without padding
   /// Output, fp32 [3, rows]: the largest logit (the lowest finite number if the slice is all padding), the sum of

@@ -53,7 +53,7 @@ __device__ __forceinline__ Combined combine(const float* statistics, int ranks, 
   return result;
 }
 
-/// A target outside -1..vocab-1 is in no rank's slice. Its loss is NaN, which the trainer detects.
+/// A target outside -2..vocab-1 is in no rank's slice. Its loss is NaN, which the trainer detects.
 template <class T, int N, class Cap>
 __global__ void __launch_bounds__(kRowThreads, 2)
     from_statistics_rows(SliceParams<T> p, const float* statistics, int ranks, float* losses, float* z_losses,
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   const int64_t rows = gridDim.x, r = blockIdx.x;
   T* row = p.logits + r * p.columns;
   const int target = p.targets[r];
-  if (target == -1) {
+  if (is_ignored(target)) {
     if (threadIdx.x == 0) {
       losses[r] = 0.0f;
       if (z_losses != nullptr) z_losses[r] = 0.0f;

@@ -29,7 +29,8 @@ void limit_experts_cpu(const LimitExperts& a) {
       kept[own[i]] = static_cast<int64_t>(i) < a.capacity ? static_cast<int32_t>(e) : -1;
     dropped += std::max<int64_t>(static_cast<int64_t>(own.size()) - a.capacity, 0);
   }
-  if (a.dropped != nullptr) *a.dropped += a.weight * static_cast<float>(dropped);
+  if (a.dropped != nullptr)
+    *a.dropped += static_cast<float>(dropped) / static_cast<float>(std::max(offsets[experts], 1));
 }
 
 }  // namespace

@@ -13,9 +13,8 @@ struct LimitExperts {
   Tensor probs;              ///< fp32 [T, topk], not negative
   Tensor offsets, source;    ///< of expert_rows() with all selections and alignment 1
   int64_t capacity = 1;      ///< selections of each expert that are kept
-  Tensor kept;               ///< out i32 [T, topk]: the expert of each selection, or -1
-  float* dropped = nullptr;  ///< += weight for each dropped selection; may be null
-  float weight = 1.0f;
+  Tensor kept;               ///< i32 [T, topk]; out: the expert of each selection of `source`, or -1
+  float* dropped = nullptr;  ///< += dropped share of the selections of `source`; may be null
 };
 void limit_experts(const Context& context, const LimitExperts& args);
 

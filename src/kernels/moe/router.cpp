@@ -97,6 +97,11 @@ void router_forward_cpu(const RouterForward& a) {
           key[static_cast<size_t>(e)] += to_float(a.bias.as<decltype(zero)>()[e]);
       });
     int32_t* const selected = a.experts.as<int32_t>() + t * topk;
+    if (a.targets && a.targets.as<int32_t>()[t] == kPaddingTarget) {
+      std::fill_n(selected, topk, -1);
+      std::fill_n(a.probs.as<float>() + t * topk, topk, 0.0f);
+      continue;
+    }
     if (a.rule.in_turn)
       for (int64_t i = 0; i < topk; ++i)
         selected[i] = static_cast<int32_t>((t + i * (experts / topk)) % experts);
@@ -120,8 +125,10 @@ void router_statistics_cpu(const RouterStatistics& a) {
     float* const sums = a.score_sums.as<float>() + s * experts;
     std::fill_n(counts, experts, 0);
     std::fill_n(sums, experts, 0.0f);
-    float squares = 0.0f, entropies = 0.0f;
+    float squares = 0.0f, entropies = 0.0f, tokens = 0.0f;
     for (int64_t t = s * length; t < (s + 1) * length; ++t) {
+      if (a.experts.as<int32_t>()[t * topk] < 0) continue;
+      tokens += 1.0f;
       const float lse = scores_of(a.logits.as<float>() + t * experts, experts, a.score, scores.data());
       float total = 1.0f, entropy = 0.0f;
       if (a.score == RouterScore::sigmoid) {
@@ -137,8 +144,8 @@ void router_statistics_cpu(const RouterStatistics& a) {
       entropies += entropy;
       for (int64_t i = 0; i < topk; ++i) ++counts[a.experts.as<int32_t>()[t * topk + i]];
     }
-    a.token_sums.as<float>()[s * 2] = squares;
-    a.token_sums.as<float>()[s * 2 + 1] = entropies;
+    float* const token_sums = a.token_sums.as<float>() + s * kTokenSums;
+    token_sums[0] = squares, token_sums[1] = entropies, token_sums[2] = tokens;
   }
 }
 
@@ -147,28 +154,35 @@ void router_balance_cpu(const RouterBalance& a) {
   const auto* counts = a.counts.as<int32_t>();
   auto* step_counts = a.step_counts.as<int32_t>();
   auto* step_sums = a.step_sums.as<float>();
-  const float tokens = static_cast<float>(a.tokens), microbatches = step_sums[3] + 1.0f;
-  const float length = tokens / static_cast<float>(sequences);
-  float loss = 0.0f, squares = 0.0f, entropies = 0.0f;
+  const float microbatches = step_sums[3] + 1.0f;
+  float squares = 0.0f, entropies = 0.0f, tokens = 0.0f, of_step = 0.0f;
+  const float* const token_sums = a.token_sums.as<float>();
+  for (int64_t s = 0; s < sequences; ++s) {
+    squares += token_sums[s * kTokenSums];
+    entropies += token_sums[s * kTokenSums + 1];
+    tokens += token_sums[s * kTokenSums + 2];
+  }
+  tokens = std::max(tokens, 1.0f);
+  a.tokens.as<float>()[0] = tokens;
+  std::vector<int32_t> all(static_cast<size_t>(experts), 0);
   for (int64_t e = 0; e < experts; ++e) {
-    int32_t all = 0;
-    for (int64_t s = 0; s < sequences; ++s) all += counts[s * experts + e];
-    step_counts[e] += all;
+    for (int64_t s = 0; s < sequences; ++s) all[static_cast<size_t>(e)] += counts[s * experts + e];
+    step_counts[e] += all[static_cast<size_t>(e)];
+    of_step += static_cast<float>(step_counts[e]);
+  }
+  float loss = 0.0f;
+  for (int64_t e = 0; e < experts; ++e) {
     for (int64_t s = 0; s < sequences; ++s) {
-      const bool own = a.scope == BalanceScope::sequence;
-      const int32_t selected = own                               ? counts[s * experts + e]
-                               : a.scope == BalanceScope::global ? step_counts[e]
-                                                                 : all;
-      const float of_tokens = own ? length : a.scope == BalanceScope::global ? tokens * microbatches : tokens;
-      const float share = static_cast<float>(selected) / (of_tokens * static_cast<float>(a.topk));
-      const float grad = static_cast<float>(experts) * share / tokens;
+      const bool own = a.scope == BalanceScope::sequence, global = a.scope == BalanceScope::global;
+      const int32_t selected = own      ? counts[s * experts + e]
+                               : global ? step_counts[e]
+                                        : all[static_cast<size_t>(e)];
+      const float of_tokens = own ? std::max(token_sums[s * kTokenSums + 2], 1.0f) : tokens;
+      const float selections = global ? std::max(of_step, 1.0f) : of_tokens * static_cast<float>(a.topk);
+      const float grad = static_cast<float>(experts) * (static_cast<float>(selected) / selections) / tokens;
       a.score_grad.as<float>()[s * experts + e] = grad;
       loss += grad * a.score_sums.as<float>()[s * experts + e];
     }
-  }
-  for (int64_t s = 0; s < sequences; ++s) {
-    squares += a.token_sums.as<float>()[s * 2];
-    entropies += a.token_sums.as<float>()[s * 2 + 1];
   }
   step_sums[0] += loss;
   step_sums[1] += squares / tokens;
@@ -198,6 +212,10 @@ void router_backward_token(const RouterBackward& a, int64_t t, std::vector<float
     return dropped ? 0.0f : a.d_probs.as<float>()[t * topk + i];
   };
   float* const d_logits = a.d_logits.as<float>() + t * experts;
+  if (selected[0] < 0) {  // padding
+    std::fill_n(d_logits, experts, 0.0f);
+    return;
+  }
   const float lse = scores_of(logits, experts, a.rule.score, scores.data());
   float sum = kScoreEpsilon, along = 0.0f;
   for (int64_t i = 0; i < topk; ++i) {
@@ -213,12 +231,13 @@ void router_backward_token(const RouterBackward& a, int64_t t, std::vector<float
     const int64_t length = a.logits.rows() / a.score_grad.rows();
     add_balance(a, a.score_grad.as<float>() + t / length * experts, scores, d_scores);
   }
+  const float z_weight = a.tokens ? a.z_weight / a.tokens.as<float>()[0] : a.z_weight;
   float inner = 0.0f;
   for (size_t e = 0; e < scores.size(); ++e) inner += d_scores[e] * scores[e];
   for (int64_t e = 0; e < experts; ++e) {
     const float s = scores[static_cast<size_t>(e)], d = d_scores[static_cast<size_t>(e)];
     const float through = a.rule.score == RouterScore::softmax ? s * (d - inner) : d * s * (1.0f - s);
-    d_logits[e] = through + 2.0f * a.z_weight * lse * std::exp(logits[e] - lse);
+    d_logits[e] = through + 2.0f * z_weight * lse * std::exp(logits[e] - lse);
   }
 }
 
@@ -232,6 +251,7 @@ void router_forward(const Context& context, const RouterForward& a) {
     check_high_precision(op, "bias", a.bias);
     check_shape(op, "bias", a.bias, {a.logits.cols()});
   }
+  if (a.targets) check_tensor(op, "targets", a.targets, DType::i32, {a.logits.rows()});
   check_selection(op, "experts", a.experts, DType::i32, a.logits.rows(), a.rule.topk);
   check_selection(op, "probs", a.probs, DType::f32, a.logits.rows(), a.rule.topk);
   TE_DISPATCH_CUDA(context, router_forward, a);
@@ -245,7 +265,7 @@ int64_t router_statistics_parts(int64_t length, int64_t sequences) {
 
 int64_t router_statistics_scratch(int64_t tokens, int64_t sequences, int64_t experts) {
   TE_CHECK(sequences > 0, "router_statistics: {} sequences", sequences);
-  return sequences * router_statistics_parts(tokens / sequences, sequences) * (2 * experts + 2);
+  return sequences * router_statistics_parts(tokens / sequences, sequences) * (2 * experts + kTokenSums);
 }
 
 void router_statistics(const Context& context, const RouterStatistics& a) {
@@ -256,7 +276,7 @@ void router_statistics(const Context& context, const RouterStatistics& a) {
   check_selection(op, "experts", a.experts, DType::i32, a.logits.rows(), a.experts.cols());
   check_sequences(op, a.score_sums, a.logits.rows(), experts);
   check_tensor(op, "counts", a.counts, DType::i32, a.score_sums.shape);
-  check_tensor(op, "token_sums", a.token_sums, DType::f32, {a.counts.rows(), 2});
+  check_tensor(op, "token_sums", a.token_sums, DType::f32, {a.counts.rows(), kTokenSums});
   check_dtype(op, "scratch", a.scratch, DType::f32);
   check_shape(op, "scratch", a.scratch,
               {router_statistics_scratch(a.logits.rows(), a.counts.rows(), experts)});
@@ -267,9 +287,11 @@ void router_statistics(const Context& context, const RouterStatistics& a) {
 void router_balance(const Context& context, const RouterBalance& a) {
   const char* op = "router_balance";
   const int64_t experts = a.counts.cols();
-  check_sequences(op, a.score_sums, a.tokens, experts);
+  check_tensor(op, "score_sums", a.score_sums, DType::f32, {a.counts.rows(), experts});
+  check_tensor(op, "token_sums", a.token_sums, DType::f32, {a.counts.rows(), kTokenSums});
   check_tensor(op, "counts", a.counts, DType::i32, a.score_sums.shape);
   check_tensor(op, "score_grad", a.score_grad, DType::f32, a.counts.shape);
+  check_tensor(op, "tokens", a.tokens, DType::f32, {1});
   check_tensor(op, "step_counts", a.step_counts, DType::i32, {experts});
   check_tensor(op, "step_sums", a.step_sums, DType::f32, {kRouterSums});
   TE_CHECK(a.topk > 0, "{}: topk {} must be positive", op, a.topk);
@@ -286,6 +308,7 @@ void router_backward(const Context& context, const RouterBackward& a) {
   check_selection(op, "d_probs", a.d_probs, DType::f32, tokens, a.rule.topk);
   if (a.row_of) check_selection(op, "row_of", a.row_of, DType::i32, tokens, a.rule.topk);
   if (a.score_grad) check_sequences(op, a.score_grad, tokens, experts);
+  if (a.tokens) check_tensor(op, "tokens", a.tokens, DType::f32, {1});
   check_tensor(op, "d_logits", a.d_logits, DType::f32, a.logits.shape);
   TE_DISPATCH_CUDA(context, router_backward, a);
 #pragma omp parallel for

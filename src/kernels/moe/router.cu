@@ -80,13 +80,18 @@ struct WarpMemory {
 
 template <class Bias>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(RouterRule rule, const float* logits, const Bias* bias, int32_t* selected, float* probs,
-                   int64_t tokens, int experts) {
+    forward_kernel(RouterRule rule, const float* logits, const Bias* bias, const int32_t* targets,
+                   int32_t* selected, float* probs, int64_t tokens, int experts) {
   extern __shared__ __align__(16) char memory[];
   const WarpMemory shared(memory, experts);
   const int lane = threadIdx.x % kWarpSize, topk = static_cast<int>(rule.topk);
   const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (t >= tokens) return;
+  if (targets != nullptr && targets[t] == kPaddingTarget) {
+    for (int slot = lane; slot < topk; slot += kWarpSize)
+      selected[t * topk + slot] = -1, probs[t * topk + slot] = 0.0f;
+    return;
+  }
   warp_scores(logits + t * experts, experts, rule.score, shared.scores);
   for (int e = lane; e < experts; e += kWarpSize)
     shared.key[e] = shared.scores[e] + (bias != nullptr ? load_float(bias + e) : 0.0f);
@@ -114,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
 struct PartSums {
   float* data;
   int experts;
-  __device__ float* scores(int64_t part) const { return data + part * (2 * experts + 2); }
+  __device__ float* scores(int64_t part) const { return data + part * (2 * experts + kTokenSums); }
   __device__ int32_t* selections(int64_t part) const {
     return reinterpret_cast<int32_t*>(scores(part) + experts);
   }
@@ -128,14 +133,16 @@ __global__ void __launch_bounds__(kPartThreads)
                       int64_t length, int topk) {
   extern __shared__ float warp_sums[];  // [warps, experts]
   __shared__ int32_t selections[kMaxExperts];
-  __shared__ float squares_of[kPartWarps], entropies_of[kPartWarps];
+  __shared__ float squares_of[kPartWarps], entropies_of[kPartWarps], tokens_of[kPartWarps];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, experts = out.experts;
   const int64_t start = blockIdx.y * length, per_part = (length + gridDim.x - 1) / gridDim.x;
   const int64_t first = start + blockIdx.x * per_part, end = min(start + length, first + per_part);
   for (int e = threadIdx.x; e < experts; e += kPartThreads) selections[e] = 0;
   __syncthreads();
-  float sums[kPerLane] = {}, squares = 0.0f, entropies = 0.0f;
+  float sums[kPerLane] = {}, squares = 0.0f, entropies = 0.0f, tokens = 0.0f;
   for (int64_t t = first + warp; t < end; t += kPartWarps) {
+    if (selected[t * topk] < 0) continue;  // padding
+    tokens += 1.0f;
     const float* const row = logits + t * experts;
     float largest = -INFINITY, sum = 0.0f, total = 0.0f;
     for (int e = lane; e < experts; e += kWarpSize) largest = fmaxf(largest, row[e]);
@@ -161,7 +168,7 @@ __global__ void __launch_bounds__(kPartThreads)
       atomicAdd(&selections[selected[t * topk + slot]], 1);
   }
   entropies = warp_sum(entropies);
-  if (lane == 0) squares_of[warp] = squares, entropies_of[warp] = entropies;
+  if (lane == 0) squares_of[warp] = squares, entropies_of[warp] = entropies, tokens_of[warp] = tokens;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i)
     if (i * kWarpSize + lane < experts) warp_sums[warp * experts + i * kWarpSize + lane] = sums[i];
@@ -174,9 +181,10 @@ __global__ void __launch_bounds__(kPartThreads)
     out.selections(part)[e] = selections[e];
   }
   if (threadIdx.x != 0) return;
-  squares = entropies = 0.0f;
-  for (int w = 0; w < kPartWarps; ++w) squares += squares_of[w], entropies += entropies_of[w];
-  out.of_tokens(part)[0] = squares, out.of_tokens(part)[1] = entropies;
+  squares = entropies = tokens = 0.0f;
+  for (int w = 0; w < kPartWarps; ++w)
+    squares += squares_of[w], entropies += entropies_of[w], tokens += tokens_of[w];
+  out.of_tokens(part)[0] = squares, out.of_tokens(part)[1] = entropies, out.of_tokens(part)[2] = tokens;
 }
 
 /// Adds the parts of a sequence (blockIdx.y) in order, one thread per expert; the first one also those of the tokens.
@@ -191,37 +199,47 @@ __global__ void __launch_bounds__(kThreads)
     score_sums[sequence * experts + e] = sum;
     counts[sequence * experts + e] = count;
   }
-  if (e >= 2) return;
+  if (e >= kTokenSums) return;
   float sum = 0.0f;
   for (int p = 0; p < parts; ++p) sum += from.of_tokens(first + p)[e];
-  token_sums[sequence * 2 + e] = sum;
+  token_sums[sequence * kTokenSums + e] = sum;
 }
 
-__global__ void balance_kernel(BalanceScope scope, int topk, float tokens, int sequences, int experts,
+__global__ void balance_kernel(BalanceScope scope, int topk, int sequences, int experts,
                                const int32_t* counts, const float* score_sums, const float* token_sums,
-                               float* score_grad, int32_t* step_counts, float* step_sums) {
+                               float* score_grad, float* tokens_out, int32_t* step_counts, float* step_sums) {
   __shared__ float shared[32];
-  const float microbatches = step_sums[3] + 1.0f, length = tokens / static_cast<float>(sequences);
+  const float microbatches = step_sums[3] + 1.0f;
+  float squares = 0.0f, entropies = 0.0f, tokens = 0.0f, of_step = 0.0f;
+  for (int s = 0; s < sequences; ++s) {
+    const float* const sums = token_sums + s * kTokenSums;
+    squares += sums[0], entropies += sums[1], tokens += sums[2];
+  }
+  tokens = fmaxf(tokens, 1.0f);
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    int32_t all = 0;
+    for (int s = 0; s < sequences; ++s) all += counts[s * experts + e];
+    step_counts[e] += all;
+    of_step += static_cast<float>(step_counts[e]);
+  }
+  of_step = fmaxf(block_sum(of_step, shared), 1.0f);
   float loss = 0.0f;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     int32_t all = 0;
     for (int s = 0; s < sequences; ++s) all += counts[s * experts + e];
-    const int32_t of_step = step_counts[e] + all;
-    step_counts[e] = of_step;
     for (int s = 0; s < sequences; ++s) {
       const bool own = scope == BalanceScope::sequence, global = scope == BalanceScope::global;
-      const int32_t selected = own ? counts[s * experts + e] : global ? of_step : all;
-      const float of_tokens = own ? length : global ? tokens * microbatches : tokens;
-      const float share = static_cast<float>(selected) / (of_tokens * static_cast<float>(topk));
-      const float grad = static_cast<float>(experts) * share / tokens;
+      const int32_t selected = own ? counts[s * experts + e] : global ? step_counts[e] : all;
+      const float of_tokens = own ? fmaxf(token_sums[s * kTokenSums + 2], 1.0f) : tokens;
+      const float selections = global ? of_step : of_tokens * static_cast<float>(topk);
+      const float grad = static_cast<float>(experts) * (static_cast<float>(selected) / selections) / tokens;
       score_grad[s * experts + e] = grad;
       loss += grad * score_sums[s * experts + e];
     }
   }
   loss = block_sum(loss, shared);  // all threads have read step_sums before its barrier
   if (threadIdx.x != 0) return;
-  float squares = 0.0f, entropies = 0.0f;
-  for (int s = 0; s < sequences; ++s) squares += token_sums[s * 2], entropies += token_sums[s * 2 + 1];
+  *tokens_out = tokens;
   step_sums[0] += loss;
   step_sums[1] += squares / tokens;
   step_sums[2] += entropies / tokens;
@@ -231,13 +249,18 @@ __global__ void balance_kernel(BalanceScope scope, int topk, float tokens, int s
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(RouterRule rule, const float* logits, const int32_t* selected, const float* d_probs,
                     const int32_t* row_of, const float* score_grad, int64_t length, float balance_weight,
-                    float z_weight, float* d_logits, int64_t tokens, int experts) {
+                    float z_weight, const float* real_tokens, float* d_logits, int64_t tokens, int experts) {
   extern __shared__ __align__(16) char memory[];
   const WarpMemory shared(memory, experts);
   float *const scores = shared.scores, *const d_scores = shared.key;
   const int lane = threadIdx.x % kWarpSize, topk = static_cast<int>(rule.topk);
   const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (t >= tokens) return;
+  if (selected[t * topk] < 0) {  // padding
+    for (int e = lane; e < experts; e += kWarpSize) d_logits[t * experts + e] = 0.0f;
+    return;
+  }
+  if (real_tokens != nullptr) z_weight /= *real_tokens;
   const bool softmax = rule.score == RouterScore::softmax;
   const float lse = warp_scores(logits + t * experts, experts, rule.score, scores);
   for (int e = lane; e < experts; e += kWarpSize) d_scores[e] = 0.0f;
@@ -299,8 +322,8 @@ void router_forward(const Context& context, const RouterForward& a) {
     using Bias = typename DeviceType<decltype(zero)>::type;
     allow_shared_memory(context, forward_kernel<Bias>, bytes);
     forward_kernel<<<ceil_div(tokens, kWarps), kThreads, bytes, cuda_stream(context)>>>(
-        a.rule, a.logits.as<float>(), a.bias.as<Bias>(), a.experts.as<int32_t>(), a.probs.as<float>(), tokens,
-        experts);
+        a.rule, a.logits.as<float>(), a.bias.as<Bias>(), a.targets.as<int32_t>(), a.experts.as<int32_t>(),
+        a.probs.as<float>(), tokens, experts);
   });
   TE_CUDA_CHECK_LAUNCH();
 }
@@ -322,10 +345,9 @@ void router_statistics(const Context& context, const RouterStatistics& a) {
 
 void router_balance(const Context& context, const RouterBalance& a) {
   balance_kernel<<<1, 256, 0, cuda_stream(context)>>>(
-      a.scope, static_cast<int>(a.topk), static_cast<float>(a.tokens), static_cast<int>(a.counts.rows()),
-      static_cast<int>(a.counts.cols()), a.counts.as<int32_t>(), a.score_sums.as<float>(),
-      a.token_sums.as<float>(), a.score_grad.as<float>(), a.step_counts.as<int32_t>(),
-      a.step_sums.as<float>());
+      a.scope, static_cast<int>(a.topk), static_cast<int>(a.counts.rows()), static_cast<int>(a.counts.cols()),
+      a.counts.as<int32_t>(), a.score_sums.as<float>(), a.token_sums.as<float>(), a.score_grad.as<float>(),
+      a.tokens.as<float>(), a.step_counts.as<int32_t>(), a.step_sums.as<float>());
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -337,7 +359,7 @@ void router_backward(const Context& context, const RouterBackward& a) {
   backward_kernel<<<ceil_div(tokens, kWarps), kThreads, bytes, cuda_stream(context)>>>(
       a.rule, a.logits.as<float>(), a.experts.as<int32_t>(), a.d_probs.as<float>(), a.row_of.as<int32_t>(),
       a.score_grad.as<float>(), a.score_grad ? tokens / a.score_grad.rows() : tokens, a.balance_weight,
-      a.z_weight, a.d_logits.as<float>(), tokens, experts);
+      a.z_weight, a.tokens.as<float>(), a.d_logits.as<float>(), tokens, experts);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -27,6 +27,8 @@ using te::BalanceScope;
 using te::RouterScore;
 
 constexpr int64_t kMaxExperts = 1024;
+/// Target of a position without a token, which selects no expert: its experts are -1, and statistics leave it out.
+constexpr int32_t kPaddingTarget = -2;
 
 struct RouterRule {
   RouterScore score = RouterScore::softmax;
@@ -42,21 +44,24 @@ struct RouterForward {
   RouterRule rule;
   Tensor logits;   ///< [T, E] fp32
   Tensor bias;     ///< optional [E] fp32, bf16 or fp16
-  Tensor experts;  ///< out i32 [T, topk], the largest score + bias first
-  Tensor probs;    ///< out fp32 [T, topk]
+  Tensor targets;  ///< optional i32 [T]: kPaddingTarget marks padding
+  Tensor experts;  ///< out i32 [T, topk], the largest score + bias first; -1 for padding
+  Tensor probs;    ///< out fp32 [T, topk]; 0 for padding
 };
 void router_forward(const Context& context, const RouterForward& args);
 
-/// Sums over the tokens of each sequence. `scores` of a token sum to 1: sigmoid scores are divided by their sum.
+/// Of a sequence's tokens: the sums of logsumexp(logits)^2 and of the entropy of the scores, and their number.
+constexpr int kTokenSums = 3;
+/// Sums over the tokens of each sequence, without padding. `scores` of a token sum to 1: sigmoid scores are divided by
+/// their sum.
 struct RouterStatistics {
   RouterScore score = RouterScore::softmax;
   Tensor logits;      ///< [T, E] fp32, T / sequences consecutive tokens per sequence
-  Tensor experts;     ///< i32 [T, topk]
+  Tensor experts;     ///< i32 [T, topk] of router_forward()
   Tensor counts;      ///< out i32 [sequences, E]: tokens of the sequence that selected the expert
   Tensor score_sums;  ///< out fp32 [sequences, E]: sum of the scores
-  Tensor
-      token_sums;  ///< out fp32 [sequences, 2]: sums of logsumexp(logits)^2 and of the entropy of the scores
-  Tensor scratch;  ///< fp32 [router_statistics_scratch(T, sequences, E)]
+  Tensor token_sums;  ///< out fp32 [sequences, kTokenSums]
+  Tensor scratch;     ///< fp32 [router_statistics_scratch(T, sequences, E)]
 };
 void router_statistics(const Context& context, const RouterStatistics& args);
 
@@ -76,10 +81,11 @@ constexpr int kRouterDropped = 4;
 /// microbatches of the step up to this one.
 struct RouterBalance {
   BalanceScope scope = BalanceScope::microbatch;
-  int64_t topk = 1;                       ///< selections in `counts` per token; other ranks' may be included
-  int64_t tokens = 0;                     ///< T
-  Tensor counts, score_sums, token_sums;  ///< of router_statistics()
+  int64_t topk = 1;  ///< selections per token
+  /// Of router_statistics(). With scope `global` counts may include other ranks' tokens.
+  Tensor counts, score_sums, token_sums;
   Tensor score_grad;   ///< out fp32 [sequences, E]: gradient of the loss with respect to each token's scores
+  Tensor tokens;       ///< out fp32 [1]: tokens of the microbatch, without padding, at least 1
   Tensor step_counts;  ///< i32 [E]: += counts
   Tensor step_sums;    ///< fp32 [kRouterSums]: += this microbatch's
 };
@@ -92,8 +98,9 @@ struct RouterBackward {
   Tensor row_of;           ///< optional i32 [T, topk]: a negative one means that d_probs is 0 (permute.h)
   Tensor score_grad;       ///< optional fp32 [sequences, E], see RouterBalance
   float balance_weight = 0.0f;  ///< factor of score_grad
-  float z_weight = 0.0f;        ///< gradient of z_weight * sum over tokens of logsumexp(logits)^2
-  Tensor d_logits;              ///< out [T, E] fp32
+  float z_weight = 0.0f;        ///< gradient of z_weight / tokens * sum over tokens of logsumexp(logits)^2
+  Tensor tokens;                ///< optional, see RouterBalance; without it 1
+  Tensor d_logits;              ///< out [T, E] fp32; 0 for padding
 };
 void router_backward(const Context& context, const RouterBackward& args);
 

@@ -56,18 +56,6 @@ void ExpertDispatch::plan_routing(MemoryPlan& plan, Routing& routing) const {
   routing.host.resize(static_cast<size_t>(ranks_.size() * fields()));
 }
 
-void ExpertDispatch::plan_kept_tokens(MemoryPlan& plan, Routing& routing, bool fp8_x) const {
-  if (fp8_x && fp8_selections_) return;
-  const auto add = [&](PlanSlot slot, Buffer tag, const char* name, DType dtype, Shape shape) {
-    plan.add(slot, name_ + ".dispatch." + name, MemoryKind::activations, dtype, shape, {tag, {}});
-  };
-  add(routing.tokens, Buffer::kept_tokens, "tokens", dims_.dtype,
-      {std::min(capacity_, dims_.tokens * ranks_.size()), dims_.hidden});
-  add(routing.probs, Buffer::kept_probs, "probs", DType::f32, {capacity_, 1});
-  if (numbers_) add(routing.numbers, Buffer::kept_numbers, "numbers", DType::i32, {capacity_, 1});
-  add(routing.slots, Buffer::kept_slots, "slots", DType::i32, {capacity_, 1});
-}
-
 void ExpertDispatch::plan_scratch(MemoryPlan& plan, bool fp8_x, bool fp8_dy) {
   fp8_x_ = fp8_x, fp8_dy_ = fp8_dy;
   const auto add = [&](PlanSlot slot, Buffer tag, const char* name, DType dtype, Shape shape,
@@ -239,12 +227,10 @@ void ExpertDispatch::count(const Context& context, const Tensor& offsets, Routin
   routing.rounds = 0;
 }
 
-void ExpertDispatch::pack(const Context& context, const Routing& routing, const Tensor& probs,
-                          const Tensor& numbers, const Tensor& source, bool backward) const {
-  const bool kept = backward && keeps(routing);
-  if (!kept) kernels::gather_values(context, {.x = probs, .index = source, .out = sent_probs_});
-  if (numbers_ && !kept)
-    kernels::gather_values(context, {.x = numbers, .index = source, .out = sent_numbers_});
+void ExpertDispatch::pack(const Context& context, const Tensor& probs, const Tensor& numbers,
+                          const Tensor& source) const {
+  kernels::gather_values(context, {.x = probs, .index = source, .out = sent_probs_});
+  if (numbers_) kernels::gather_values(context, {.x = numbers, .index = source, .out = sent_numbers_});
   ranks_.stream(context).ready.record(context);
 }
 
@@ -271,7 +257,7 @@ void ExpertDispatch::wait_for_counts(const Context& context, Routing& routing) c
 }
 
 ExpertDispatch::RowMemory ExpertDispatch::row_memory(const Routing& routing, bool dy) const {
-  if (!dy) return {sent_, keeps(routing) ? Tensor(routing.tokens) : Tensor(received_)};
+  if (!dy) return {sent_, received_};
   if (fp8_x_ && fp8_dy_) {
     const int64_t sent = sent_tokens(routing, ranks_.rank()),
                   received = received_tokens(routing, ranks_.rank());
@@ -282,11 +268,6 @@ ExpertDispatch::RowMemory ExpertDispatch::row_memory(const Routing& routing, boo
     return Tensor{memory.data, dims_.dtype, {static_cast<int64_t>(memory.bytes()) / bytes, dims_.hidden}};
   };
   return {rows(sent_gradients_), rows(received_gradients_)};
-}
-
-ExpertDispatch::SelectionValues ExpertDispatch::received_values(const Routing& routing) const {
-  if (keeps(routing)) return {routing.probs, routing.numbers, routing.slots};
-  return {received_probs_, received_numbers_, received_slots_};
 }
 
 // Copies tokens of x, or dy, to the sent rows.
@@ -334,13 +315,10 @@ void ExpertDispatch::launch(const Context& context, const Routing& routing, int 
                                           .round = round,
                                           .capacity = capacity_,
                                           .ranges = ranges_});
-  if (!(sent.gradients() && keeps(routing))) {
-    const SelectionValues to = received_values(routing);
-    send(context, routing, round, rows, sent, false);
-    send_values(sent_probs_, to.probs);
-    if (numbers_) send_values(sent_numbers_, to.numbers);
-    if (routing.rounds == 1) send_values(sent_slots_, to.slots);
-  }
+  send(context, routing, round, rows, sent, false);
+  send_values(sent_probs_, received_probs_);
+  if (numbers_) send_values(sent_numbers_, received_numbers_);
+  if (routing.rounds == 1) send_values(sent_slots_, received_slots_);
   if (sent.gradients()) send(context, routing, round, rows, sent, true);
   stream.done.record(stream.context);
 }
@@ -375,11 +353,10 @@ ExpertDispatch::Rows ExpertDispatch::receive(const Context& context, const Routi
                               .segments = segments_,
                               .source = source_,
                               .row_of = row_of_};
-  const SelectionValues values = received_values(routing);
   if (routing.rounds == 1)
-    order.slots = values.slots, order.token_source = received_source_, order.token_rows = received_rows_;
+    order.slots = received_slots_, order.token_source = received_source_, order.token_rows = received_rows_;
   kernels::dispatch_rows(context, order);
-  Rows rows{offsets_, source_, values.probs, {}, {}, values.numbers};
+  Rows rows{offsets_, source_, received_probs_, {}, {}, received_numbers_};
   rows.x = received(context, routing, sent, false);
   if (sent.gradients()) rows.dy = received(context, routing, sent, true);
   const int64_t count = rows_in(routing, round);

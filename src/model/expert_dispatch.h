@@ -9,9 +9,8 @@
 // Combine: the experts' rank sums the results of each received token in FP32 in the order of the experts, rounds once
 // and returns one row; the token's rank sums the rows of the ranks in FP32 in their order. Results already have the
 // router's probabilities (kernels/moe/expert_activation.h). The backward pass mirrors this: gradients are dispatched,
-// gradients of the inputs return. With training.recompute `none` the experts' rank keeps the tokens that it received;
-// otherwise, and where selections are sent, they are dispatched again. Probabilities, their gradients, numbers for
-// dropout and slots of tokens are sent per selection of an expert.
+// gradients of the inputs return. The inputs are dispatched again, as they would need too much memory. Probabilities,
+// their gradients, numbers for dropout and slots of tokens are sent per selection of an expert.
 //
 // Where fc1's input is FP8 with one scale per expert, the ranks can send it as FP8, and dy where fc2's grad_output is.
 // Both are copies of tokens, so the sender's codes are the receiver's (kernels/moe/send_fp8.h), but a row per selection
@@ -97,12 +96,8 @@ class ExpertDispatch {
     PlannedTensor counts;       ///< i32 [ranks, experts + 1 + ranks + 1]: DispatchRows::counts
     std::vector<int32_t> host;  ///< the same
     int rounds = 0;
-    /// What the rank received, unless the backward pass receives it again; scratch has the same.
-    PlannedTensor tokens, probs, numbers, slots;
   };
   void plan_routing(MemoryPlan& plan, Routing& routing) const;
-  /// For runs without recomputation; `fp8_x`: as in plan_scratch().
-  void plan_kept_tokens(MemoryPlan& plan, Routing& routing, bool fp8_x) const;
   /// `fp8_x`, `fp8_dy`: rows can be sent as FP8, and memory for rows in high precision is not planned.
   void plan_scratch(MemoryPlan& plan, bool fp8_x, bool fp8_dy);
 
@@ -129,9 +124,7 @@ class ExpertDispatch {
   /// Gathers the numbers of rows and tokens.
   void count(const Context& context, const Tensor& offsets, Routing& routing) const;
   /// Copies probabilities and numbers (if any) [tokens, topk] to the sent selections, in the order of `source`.
-  /// `backward`: they are not sent if the rank has kept them.
-  void pack(const Context& context, const Routing& routing, const Tensor& probs, const Tensor& numbers,
-            const Tensor& source, bool backward) const;
+  void pack(const Context& context, const Tensor& probs, const Tensor& numbers, const Tensor& source) const;
   /// Copies dy [tokens, hidden] to the sent rows. With memory for FP8, they are written when a round starts.
   void pack_gradients(const Context& context, const Routing& routing, const Tensor& dy,
                       const Tensor& source) const;
@@ -198,11 +191,7 @@ class ExpertDispatch {
     sent_slots,
     received_slots,
     received_source,
-    received_rows,
-    kept_tokens,
-    kept_probs,
-    kept_numbers,
-    kept_slots
+    received_rows
   };
   int64_t own_experts() const { return experts_ / ranks_.size(); }
   int64_t slots() const { return kernels::token_slot_count(topk_, own_experts()); }
@@ -238,18 +227,11 @@ class ExpertDispatch {
   bool sends_tokens(const Routing& routing, bool dy) const {
     return routing.rounds == 1 && !(fp8_selections_ && (dy ? fp8_dy_ : fp8_x_));
   }
-  /// Whether a backward pass has the tokens that the forward pass received.
-  static bool keeps(const Routing& routing) { return routing.tokens && routing.rounds == 1; }
   /// Memory of rows in high precision. With memory for FP8, of dy only tokens fit, after the tokens of x.
   struct RowMemory {
     Tensor sent, received;
   };
   RowMemory row_memory(const Routing& routing, bool dy) const;
-  /// Memory of what is received per selection.
-  struct SelectionValues {
-    Tensor probs, numbers, slots;
-  };
-  SelectionValues received_values(const Routing& routing) const;
   void copy_rows(const Context& context, const Routing& routing, bool dy, const Tensor& x,
                  const Tensor& source) const;
   void send(const Context& context, const Routing& routing, int round, const Exchange& rows, const Sent& sent,

@@ -264,7 +264,7 @@ void MoeFeedForward::forward(const Context& context, FeedForward::Activations& a
   if (dispatch_) {
     dispatch_->order_tokens(context, a.row_of, a.offsets, a.routing);
     if (pass.kind != PassKind::recompute) dispatch_->count(context, a.offsets, a.routing);
-    dispatch_->pack(context, a.routing, a.probs, numbers_, a.source, false);
+    dispatch_->pack(context, a.probs, numbers_, a.source);
   }
   // 2. Up projection of the experts and of the shared expert.
   if (!dispatch_) {
@@ -438,7 +438,7 @@ void MoeFeedForward::backward(const Context& context, const ProducedOperand& d_o
           shared_fc1_->complete_input(context, a.shared_fc1_input, shared_rows(a.input), recomputed);
   }
   if (dispatch_) {
-    dispatch_->pack(context, a.routing, a.probs, numbers_, a.source, true);
+    dispatch_->pack(context, a.probs, numbers_, a.source);
     sent = sent_tokens(a, pass_of_rounds(a, recomputed));
     sent.dy.values = dy;
     if (fc2_->grad_sent_quantized()) sent.dy.operand = fc2_->sent_grad(g.fc2, pass);

@@ -107,8 +107,6 @@ void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations
               saved(recompute_, live(Step::fc1, Step::fc1_backward)),
               saved(recompute_, live(Step::fc2, Step::fc2_backward)));
   if (dispatch_) dispatch_->plan_routing(plan, a.routing);
-  if (dispatch_ && recompute_ == config::Recompute::none)
-    dispatch_->plan_kept_tokens(plan, a.routing, sends_fp8_inputs());
   plan.add(a.score_grad, name_ + ".router.score_grad", MemoryKind::activations, DType::f32,
            {dims_.batch, experts_});
   plan.add(a.router_tokens, name_ + ".router.tokens", MemoryKind::activations, DType::f32, {1});

@@ -52,7 +52,7 @@ REPORTS = {
     "gap_law_16m": ("report.json", "Llama 16M, 320 million tokens (20 per parameter), four seeds, four H100"),
     "gap_law_30m": ("report.json", "Llama 31M, 623 million tokens (20 per parameter), four seeds, two H200"),
     "gap_law_50m": ("report.json", "Llama 51M, 1,006 million tokens (20 per parameter), three seeds, two H200"),
-    "gap_law_127m": ("report.json", "Llama 127M, 1,006 million tokens (7.9 per parameter), two seeds, two H200"),
+    "gap_law_127m": ("report.json", "Llama 127M, 1,006 million tokens (7.9 per parameter), three seeds, two H200"),
     "gap_gemms_16m": ("report.json", "Llama 16M from one checkpoint, 184 million tokens, four seeds, two H200"),
     "gap_parts_16m": ("report.json", "Llama 16M from one checkpoint, 184 million tokens, three seeds, two H200"),
     "gpt2_30m_formats": ("report.json", "GPT-2 30M, 26.2 million tokens, MXFP8 and NVFP4 emulated, four seeds, four H100"),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import statistics
 import sys
@@ -217,6 +218,10 @@ class Pages(unittest.TestCase):
         share = 100 * found["delayed"]["gap_share"]
         self.assertIn(f"{ends[0]:+.4f}, {ends[1]:+.4f} and {ends[2]:+.4f} nats ({share:+.2f}%)", text)
         self.assertIn(f"in BF16: {-found['delayed_end']['gap']:.4f} less", text)
+        # The registered standard error of three pairs is larger than the one found.
+        gap, error = ends[2], max(statistics.stdev(found["delayed"]["pairs"]), 0.0034) / 3**0.5
+        ratio = math.exp((gap**2 - (gap - 0.0054) ** 2) / (2 * error**2))
+        self.assertIn(f"The constant is {ratio:.0f} times as likely as no gap", text)
 
     def test_parts_of_the_gap(self):
         """Numbers in the text, from all steps; the table is written from the reports."""

@@ -27,7 +27,8 @@ class Options:
 # ---- Megatron-LM's console log -----------------------------------------------------------------------------
 
 _ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
-_VALIDATION = re.compile(r"validation loss at iteration (\d+)[^|]*\|\s*lm loss value:\s*([-+.\deEnaif]+)")
+# At the end of training, Megatron prints the losses "on validation set" and "on test set" of one iteration.
+_VALIDATION = re.compile(r"validation loss at iteration (\d+)\b(?! on test)[^|]*\|\s*lm loss value:\s*([-+.\deEnaif]+)")
 _SEQ_LENGTH = re.compile(r"\bseq_length\s*\.{2,}\s*(\d+)")
 
 
@@ -54,7 +55,7 @@ def _fields(text):
 def read_megatron(path, options):
     """Reads Megatron's console log. A printed loss is the mean since the previous line."""
     builder, seq_length, validations = RunBuilder(), options.seq_length, {}
-    samples_at, tokens = {}, 0.0
+    tokens_at = {}
     with open(path, encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
             if seq_length is None and (found := _SEQ_LENGTH.search(line)):
@@ -64,19 +65,29 @@ def read_megatron(path, options):
             if not (found := _ITERATION.search(line)):
                 continue
             step, values = int(found[1]), _fields(found[2])
-            tokens = _megatron_tokens(path, number, step, values, seq_length, options)
-            samples_at[step] = tokens
+            tokens_at[step] = _megatron_tokens(path, number, step, values, seq_length, options)
             builder.add(
-                tokens,
+                tokens_at[step],
                 step=step,
                 loss=values.get("lm loss", math.nan),
                 grad_norm=values.get("grad norm"),
                 step_ms=values.get("elapsed time per iteration (ms)"),
             )
+    tokens_of = _between(tokens_at)
     for step, loss in validations.items():
-        if step in samples_at:
-            builder.add(samples_at[step], valid_loss=loss)
+        builder.add(tokens_of(step), step=step, valid_loss=loss)
     return builder.build(path, note="Megatron's console log: a loss is the mean since the previous line")
+
+
+def _between(tokens_at):
+    """A function from step to tokens that continues {step: tokens}: linear from 0 tokens at step 0 to the first record
+    and between records, and at the last rate after them."""
+    import numpy as np
+
+    steps = sorted({0, *tokens_at})
+    values = [tokens_at.get(step, 0.0) for step in steps]
+    rate = (values[-1] - values[-2]) / (steps[-1] - steps[-2]) if len(steps) > 1 else 0.0
+    return lambda step: float(np.interp(step, steps, values)) + max(0, step - steps[-1]) * rate
 
 
 def _megatron_tokens(path, number, step, values, seq_length, options):
@@ -137,7 +148,7 @@ def read_events(path, options):
         grad_norm = grad[step][0] if step in grad else None
         builder.add(tokens_of(step), step=step, loss=value, grad_norm=grad_norm, step_ms=milliseconds)
     for step, (value, _) in valid.items():
-        builder.add(tokens_of(step), valid_loss=value)
+        builder.add(tokens_of(step), step=step, valid_loss=value)
     return builder.build(
         path, note=f"TensorBoard's {tag}; time is wall clock between records, including validation and saves"
     )
@@ -149,11 +160,7 @@ def _event_tokens(path, scalars, tag, options):
     if options.tokens_per_step:
         return lambda step: step * options.tokens_per_step
     if tokens_tag:
-        import numpy as np
-
-        steps = sorted(scalars[tokens_tag])
-        values = [scalars[tokens_tag][s][0] for s in steps]
-        return lambda step: float(np.interp(step, steps, values))
+        return _between({step: value for step, (value, _) in scalars[tokens_tag].items()})
     # Megatron logs every loss a second time by consumed samples, in the same order.
     samples = sorted(scalars.get(_first_tag(scalars, [f"{tag} vs samples"]), {}))
     if options.seq_length and len(samples) == len(scalars[tag]):

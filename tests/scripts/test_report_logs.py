@@ -106,6 +106,21 @@ class Megatron(InFolder):
         # Ten steps per line; the first line stands for its last step only.
         np.testing.assert_allclose(run.seconds, [1.1005, 11.1005, 31.1005])
 
+    def test_loss_of_the_test_set_is_not_the_validation_loss(self):
+        line = " validation loss at iteration 40 on {} set | lm loss value: {} | lm loss PPL: 1.0E+00 |\n"
+        text = (LOGS / "megatron.log").read_text() + line.format("validation", 2.5) + line.format("test", 9.0)
+        self.assertEqual(read_run(self.write("x.log", text)).valid_loss.tolist(), [9.125, 2.5])
+
+    def test_validations_between_logged_iterations(self):
+        line = " iteration {}/ 100 | consumed samples: {} | elapsed time per iteration (ms): 100.0 | lm loss: 4.0 |\n"
+        text = "".join(line.format(step, 8 * step) for step in range(10, 101, 10))
+        plain = read_run(self.write("plain.log", text), None, Options(seq_length=4))
+        text += "".join(f" validation loss at iteration {step} | lm loss value: 3.0 |\n" for step in (5, 25, 50, 75, 105))
+        run = read_run(self.write("x.log", text), None, Options(seq_length=4))
+        self.assertEqual(run.valid_tokens.tolist(), [32 * step for step in (5, 25, 50, 75, 105)])
+        self.assertEqual(run.tokens.tolist(), plain.tokens.tolist())
+        np.testing.assert_allclose(np.diff(run.seconds), np.diff(plain.seconds))
+
     def test_sequence_length_is_required(self):
         text = "\n".join(line for line in (LOGS / "megatron.log").read_text().splitlines() if "seq_length" not in line)
         path = self.write("x.log", text)
@@ -191,6 +206,17 @@ class Events(InFolder):
         self.write("tb/events.out.tfevents.2", scalars(2, 3.0) + scalars(3, 2.0))
         run = read_run(self.folder / "tb")
         self.assertEqual((run.tokens.tolist(), run.loss.tolist()), ([32, 64, 96], [4.0, 3.0, 2.0]))
+
+    def test_validations_between_logged_steps(self):
+        def scalar(step, tag, value):
+            return event(step, tag, field(2, 5, struct.pack("<f", value)))
+
+        steps = range(10, 41, 10)
+        data = b"".join(scalar(step, "loss", 4.0) + scalar(step, "consumed_tokens", 32 * step) for step in steps)
+        data += b"".join(scalar(step, "val_loss", 3.0) for step in (5, 25, 45))
+        run = read_run(self.write("x.tfevents", data))
+        self.assertEqual(run.valid_tokens.tolist(), [32 * step for step in (5, 25, 45)])
+        np.testing.assert_allclose(np.diff(run.seconds), 10)  # one second per step
 
     def test_a_start_discards_later_steps(self):
         def scalars(*losses):

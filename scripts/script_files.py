@@ -8,15 +8,27 @@ import sys
 import zlib
 from pathlib import Path
 
+try:
+    from compression import zstd  # Python 3.14
+except ImportError:
+    zstd = None
+
 READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # of a missing, unreadable, damaged or truncated file
+if zstd:
+    READ_ERRORS += (zstd.ZstdError,)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def open_input(path):
-    """The bytes of a file, decompressed if its name ends with .gz or .xz; "-" is standard input."""
+    """The bytes of a file, decompressed if its name ends with .gz, .xz or .zst; "-" is standard input."""
     if str(path) == "-":
         return sys.stdin.buffer
-    return {".gz": gzip.open, ".xz": lzma.open}.get(Path(path).suffix, open)(path, "rb")
+    suffix = Path(path).suffix
+    if suffix == ".zst":
+        if not zstd:
+            raise OSError("Python before 3.14 cannot read zstd; decompress the file with zstd -d")
+        return zstd.open(path, "rb")
+    return {".gz": gzip.open, ".xz": lzma.open}.get(suffix, open)(path, "rb")
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@
     pip install tokenizers
     scripts/train_tokenizer.py --vocab-size 8192 --bytes 25000000 --output data/small/tokenizer.json text-*.txt.xz
 
-Reads the first --bytes bytes of each file (default: all), also of .xz and .gz files. Lines equal to the document separator
+Reads the first --bytes bytes of each file (default: all), also of .xz, .gz and (from Python 3.14) .zst files. Lines equal to the document separator
 divide documents and are the only special token. The splitting into words is GPT-2's. The same files give the same tokenizer.
 """
 
@@ -15,22 +15,39 @@ from pathlib import Path
 from script_files import READ_ERRORS, fail, open_input, reason, run, write_text
 
 
+def text_of(path, limit):
+    """The first `limit` bytes of a file without the character that the limit divides; None: the whole file."""
+    try:
+        with open_input(path) as file:
+            data = file.read(limit)
+    except READ_ERRORS as error:
+        fail(f"{path}: {reason(error)}")
+    if b"\0" in data:
+        fail(f"{path}: contains a NUL byte, so it is not text in UTF-8; convert it, or decompress it first")
+    try:
+        return data.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        if len(data) == limit and error.reason == "unexpected end of data":
+            return data[: error.start].decode().removeprefix("\ufeff")
+        fail(f"{path}: byte {error.start} is not UTF-8; convert the file, or decompress it first")
+
+
 def documents(paths, limit, separator):
+    empty = True
     for path in paths:
-        try:
-            with open_input(path) as file:
-                text = file.read(limit).decode("utf-8-sig", "ignore")
-        except READ_ERRORS as error:
-            fail(f"{path}: {reason(error)}")
-        for document in text.split(separator):
-            yield document.strip("\n")
+        for document in text_of(path, limit).split(separator):
+            document = document.strip("\n")
+            empty = empty and not document
+            yield document
+    if empty:
+        fail(f"{', '.join(map(str, paths))}: no text to train on; name other files, or raise --bytes")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--vocab-size", type=int, required=True, metavar="N", help="tokens, with the 256 bytes and the separator")
-    parser.add_argument("--bytes", type=int, default=-1, metavar="N", help="bytes of text to read of each file")
+    parser.add_argument("--bytes", type=int, metavar="N", help="bytes of text to read of each file")
     parser.add_argument("--document-separator", default="<|endoftext|>", metavar="TEXT")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     options = parser.parse_args()
@@ -41,6 +58,8 @@ def main():
         return 77
     if options.vocab_size < 257:
         fail(f"--vocab-size {options.vocab_size}: must be 257 or more")
+    if options.bytes is not None and options.bytes < 1:
+        fail(f"--bytes {options.bytes}: must be 1 or more")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,7 +68,9 @@ def main():
     tokenizer.train_from_iterator(documents(options.files, options.bytes, options.document_separator), trainer)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_text(options.output, tokenizer.to_str(pretty=True))
-    print(f"wrote {options.output}: {tokenizer.get_vocab_size()} tokens")
+    made = tokenizer.get_vocab_size()
+    fewer = f" instead of {options.vocab_size}: the text has no more pairs to merge" if made < options.vocab_size else ""
+    print(f"wrote {options.output}: {made} tokens{fewer}")
     return 0
 
 

@@ -54,6 +54,20 @@ class CompleteFile(InFolder):
         self.assertTrue(stat.S_ISFIFO(pipe.stat().st_mode))
 
 
+class OpenInput(InFolder):
+    def test_zstd_is_decompressed_or_refused(self):
+        frame = b"\x28\xb5\x2f\xfd\x20\x04\x21\0\0text"  # one block of 4 bytes, stored
+        path = self.write("text.zst", frame)
+        if not script_files.zstd:
+            self.assertRaisesRegex(OSError, "decompress the file with zstd -d", script_files.open_input, path)
+            return
+        with script_files.open_input(path) as file:
+            self.assertEqual(file.read(), b"text")
+        for damaged in (frame[:-2], b"text" * 9):
+            with self.assertRaises(script_files.READ_ERRORS), script_files.open_input(self.write("x.zst", damaged)) as file:
+                file.read()
+
+
 class Run(InFolder):
     def start(self, body, **options):
         text = f"import sys, time; sys.path.insert(0, {str(SCRIPTS)!r})\nfrom script_files import *\ndef main():\n {body}\nrun(main)\n"

@@ -56,6 +56,17 @@ class TrainTokenizer(InFolder):
         whole = json.loads(self.trained("whole.json", "--vocab-size", 300, text))
         self.assertLess(len(first["model"]["merges"]), len(whole["model"]["merges"]))
 
+    def test_bytes_may_divide_a_character(self):
+        texts = [self.write("divided.txt", "\ufeffthe the ä"), self.write("whole.txt", "the the ")]
+        divided = self.trained("divided.json", "--vocab-size", 300, "--bytes", 12, texts[0])  # 3 of the mark
+        self.assertEqual(divided, self.trained("whole.json", "--vocab-size", 300, texts[1]))
+
+    def test_fewer_tokens_than_asked(self):
+        text = self.write("text.txt", TEXT)
+        for size, end in ((265, "265 tokens\n"), (8192, "tokens instead of 8192: the text has no more pairs to merge\n")):
+            result = self.run_script("--vocab-size", size, text, "--output", self.folder / "out.json")
+            self.assertTrue(result.stdout.endswith(end), result.stdout)
+
     def test_mistakes_are_one_line_and_exit_2(self):
         packed = gzip.compress(TEXT.encode())
         for arguments in (
@@ -64,6 +75,15 @@ class TrainTokenizer(InFolder):
             ("--vocab-size", 300, self.write("truncated.gz", packed[:-8])),
             ("--vocab-size", 300, self.write("damaged.gz", packed[:12] + bytes(20) + packed[32:])),
             ("--vocab-size", 300, self.write("damaged.xz", "text")),
+            ("--vocab-size", 300, self.write("text.zst", b"\x28\xb5\x2f\xfd")),
+            ("--vocab-size", 300, self.write("utf16.txt", TEXT.encode("utf-16"))),
+            ("--vocab-size", 300, self.write("nul.txt", "the\0cat")),
+            ("--vocab-size", 300, self.write("latin1.txt", TEXT.encode("latin-1"))),
+            ("--vocab-size", 300, self.write("end.txt", TEXT.encode() + b"\xc3")),
+            ("--vocab-size", 300, self.write("empty.txt", "")),
+            ("--vocab-size", 300, self.write("separators.txt", f"\n{SEPARATOR}\n")),
+            ("--vocab-size", 300, "--bytes", 0, self.write("text.txt", TEXT)),
+            ("--vocab-size", 300, "--bytes", -2, self.write("text.txt", TEXT)),
         ):
             result = self.run_script(*arguments, "--output", self.folder / "out.json")
             self.assertEqual(result.returncode, 2)

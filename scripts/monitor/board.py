@@ -29,7 +29,7 @@ class Run:
         self._open(run_status.log_of(folder))
 
     def _open(self, log):
-        self.curves, self._rows, self._judged = Curves(), [], (None, 0)
+        self.curves, self._rows, self._judged = Curves(run_status.log_every(self.config)), [], (None, 0)
         self._log, self._reader = Follower(log), records.Reader(log)
         self.epoch += 1
 
@@ -74,6 +74,7 @@ class Run:
         if changed != self._record_time:
             content = run_status.read_json(path)
             self.config = run_status.flat_config(content)
+            self.curves.clock.every = run_status.log_every(self.config)
             starts = content.get("starts")
             self.start = starts[-1] if isinstance(starts, list) and starts and isinstance(starts[-1], dict) else {}
             self._record_time = changed

@@ -9,6 +9,8 @@ import array
 import bisect
 import math
 
+from .clock import Clock
+
 MAX_BUCKETS = 1024  # at least half as many if there are enough rows
 NAN = math.nan
 NOTHING = (None, None, None)
@@ -47,12 +49,12 @@ def bucket_of(values, gaps):
 
 
 class Curves:
-    def __init__(self):
+    def __init__(self, every=1):
         self.generation = 0  # incremented when data that was sent becomes outdated
         self.level = 0
-        self.steps = array.array("d")
+        self.clock = Clock(every)
+        self.steps, self.seconds = self.clock.steps, self.clock.seconds
         self.tokens = array.array("d")
-        self.seconds = array.array("d")  # time spent in training steps since the run's first step
         self.columns = {}
 
     def __len__(self):
@@ -68,10 +70,8 @@ class Curves:
         if steps and step <= steps[-1]:
             self.cut(bisect.bisect_left(steps, step))
         row = len(steps)
-        skipped = step - (steps[-1] if row else step - 1)  # in a log with logging.every > 1 a record stands for several steps
-        steps.append(step)
+        self.clock.add(step, numbers.get("step_ms", 0.0) / 1e3)
         self.tokens.append(numbers.get("consumed_tokens", NAN))
-        self.seconds.append((self.seconds[-1] if row else 0.0) + numbers.get("step_ms", 0.0) / 1e3 * skipped)
         columns = self.columns
         for name, value in numbers.items():
             if name in columns:
@@ -94,8 +94,8 @@ class Curves:
         """Keeps the first `rows` rows."""
         if rows >= len(self):
             return
-        for axis in (self.steps, self.tokens, self.seconds):
-            del axis[rows:]
+        self.clock.cut(rows)
+        del self.tokens[rows:]
         for column in self.columns.values():
             column.cut(rows, self.level)
         self.generation += 1

@@ -10,6 +10,7 @@ import time
 import zlib
 
 from . import UserError, records, run_status
+from .clock import Clock
 from .follow import Follower, open_regular
 
 CHUNK = 1000  # records per request
@@ -47,7 +48,8 @@ class Export:
     def _read_from_start(self):
         log = run_status.log_of(self.folder)
         self._follower, self._reader = Follower(log), records.Reader(log)
-        self._lines, self._seconds, self._last_step = 0, 0.0, 0
+        config = run_status.flat_config(run_status.read_json(self.folder / "run.json"))
+        self._lines, self._clock = 0, Clock(run_status.log_every(config))
 
     def _read_all(self):
         """Sends new records. False if the log no longer contains the records that were sent."""
@@ -78,12 +80,9 @@ class Export:
             return None
         numbers = records.numbers(record)
         step = int(numbers.pop("step"))
-        # With logging.every > 1 a record stands for several steps. The first step is slow and counts once.
-        count = max(1, step - self._last_step) if self._last_step else 1
-        self._seconds += numbers.get("step_ms", 0.0) / 1e3 * count
-        self._last_step = step
+        self._clock.add(step, numbers.get("step_ms", 0.0) / 1e3)
         named = {name.replace(".", "/"): value for name, value in numbers.items()}
-        return step, {**named, "seconds": self._seconds}
+        return step, {**named, "seconds": self._clock.seconds[-1]}
 
     def _send(self, rows):
         found = [row for row, _ in rows if row]

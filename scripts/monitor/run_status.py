@@ -54,8 +54,15 @@ def flat_config(record):
 
 
 def train_steps(config):
+    """The run's number of steps, 0 if unknown."""
     text = config.get("training.train_steps", "")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
+
+
+def log_every(config):
+    """Steps per record (logging.every), 1 if unknown."""
+    text = config.get("logging.every", "")
+    return max(1, int(text)) if text.isdecimal() else 1
 
 
 def order_of(key):

@@ -3,12 +3,15 @@ file with the columns consumed_tokens and loss, or a log of another program (for
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import re
 from pathlib import Path
 
 import numpy as np
+from monitor import run_status
+from monitor.clock import Clock
 
 from . import UserError
 
@@ -55,10 +58,12 @@ def read_run(path, label=None, options=None):
         run.seed = _seed_in(default_label(path))
         run.diverged = _has_diverged(run)
         return run
+    record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
+    every = run_status.log_every(run_status.flat_config(record))
     if (path / "loss.csv").is_file():
-        run = read_csv(path / "loss.csv")
+        run = read_csv(path / "loss.csv", every)
     elif (path / "metrics.jsonl").is_file():
-        run = read_jsonl(path / "metrics.jsonl")
+        run = read_jsonl(path / "metrics.jsonl", every)
     elif any(path.glob("*tfevents*")):
         run = foreign.read_events(path, options or foreign.Options())
     else:
@@ -68,7 +73,7 @@ def read_run(path, label=None, options=None):
         )
     run.label = label or path.resolve().name
     run.folder = path
-    run.record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
+    run.record = record
     seed = run.config.get("training.seed", "")
     run.seed = int(seed) if seed.isdigit() else _seed_in(path.resolve().name)
     run.diverged = _has_diverged(run)
@@ -131,7 +136,8 @@ class RunBuilder:
         record = self.records.setdefault(float(tokens), {})
         record.update({name: value for name, value in values.items() if value is not None})
 
-    def build(self, source, label="", note=""):
+    def build(self, source, label="", note="", every=1):
+        """`every`: logging.every of the run."""
         ordered = sorted(self.records)
         column = {
             name: np.array([self.records[t].get(name, math.nan) for t in ordered], float) for name in self.COLUMNS
@@ -151,7 +157,7 @@ class RunBuilder:
             sum(self._is_skipped(record) for record in self.records.values()),
             column["grad_norm"][trained],
             column["step_ms"][trained],
-            wall_clock(column["step"], column["step_ms"])[trained],
+            wall_clock(column["step"], column["step_ms"], every)[trained],
             steps=column["step"][trained],
             bad_valid=tokens[["valid_loss" in self.records[t] for t in ordered] & ~valid],
             bad_end=self._bad_end(ordered),
@@ -176,19 +182,19 @@ class RunBuilder:
         return last.get("step", math.nan) if bad else None
 
 
-def wall_clock(steps, step_ms):
-    """Seconds of all steps so far. In a log that skips steps, a record stands for the skipped steps before it. NaN if
-    unknown, or if the log has no steps from the start, as that of a branch."""
+def wall_clock(steps, step_ms, every=1):
+    """Seconds of all steps so far (monitor.clock). `every`: steps per record. NaN if unknown, or if the log has no
+    steps from the start, as that of a branch."""
     if not len(step_ms):
         return _nothing()
     known = np.isfinite(step_ms)
     if not known.any() or not _has_the_start(steps):
         return np.full(len(step_ms), math.nan)
     filled = np.interp(np.arange(len(step_ms)), np.flatnonzero(known), step_ms[known])
-    each = np.diff(steps, prepend=0.0) if np.isfinite(steps).all() else np.ones(len(step_ms))
-    # The first step is slow (loading of libraries), so it stands for itself only.
-    each[0] = 1.0
-    return np.cumsum(filled * each) / 1e3
+    clock = Clock(every)
+    for step, milliseconds in zip(steps if np.isfinite(steps).all() else itertools.count(), filled):
+        clock.add(step, milliseconds / 1e3)
+    return np.array(clock.seconds)
 
 
 def _has_the_start(steps):
@@ -196,7 +202,7 @@ def _has_the_start(steps):
     return not np.isfinite(steps).all() or steps[0] <= np.diff(steps).max(initial=1.0)
 
 
-def read_csv(file):
+def read_csv(file, every=1):
     with open(file, newline="", encoding="utf-8-sig", errors="replace") as stream:
         try:
             rows = list(csv.reader(stream))
@@ -229,7 +235,7 @@ def read_csv(file):
         if not fields.get("valid_loss", "").strip():
             del values["valid_loss"]
         builder.add(tokens, **values)
-    return builder.build(file)
+    return builder.build(file, every=every)
 
 
 def parse_number(file, line, column, text):
@@ -256,7 +262,7 @@ def json_lines(file):
                 yield number, record
 
 
-def read_jsonl(file):
+def read_jsonl(file, every=1):
     """te-train's metrics.jsonl."""
     builder = RunBuilder()
     for number, record in json_lines(file):
@@ -267,4 +273,4 @@ def read_jsonl(file):
         if "valid_loss" in record:
             values["valid_loss"] = math.nan if record["valid_loss"] is None else record["valid_loss"]
         builder.add(record["consumed_tokens"], loss=loss, **values)
-    return builder.build(file)
+    return builder.build(file, every=every)

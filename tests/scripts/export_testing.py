@@ -19,6 +19,9 @@ class InRun(InFolder):
         self.folder = self.folder / "runs" / "fp8_seed1"
         self.folder.mkdir(parents=True)
         self.log = self.folder / "metrics.jsonl"
-        config = {"training.train_steps": "20", "precision.fp8": "hybrid", "model.family": "llama"}
+        self.write_config()
+
+    def write_config(self, **more):
+        config = {"training.train_steps": "20", "precision.fp8": "hybrid", "model.family": "llama", **more}
         start = {"time": "2026-01-01T00:00:00Z", "commit": "abc", "host": "h", "device": "CPU"}
         (self.folder / "run.json").write_text(json.dumps({"config": config, "starts": [start]}))

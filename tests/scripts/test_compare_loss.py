@@ -60,6 +60,12 @@ class Reading(InFolder):
         self.assertEqual(run.tokens.tolist(), [100])
         self.assertEqual(run.label, "x")
 
+    def test_the_slow_first_step_of_a_resume_counts_once(self):
+        rows = "1,10,4,30000\n50,500,4,500\n81,810,4,30000\n100,1000,4,500\n"
+        self.write("a/loss.csv", "step,consumed_tokens,loss,step_ms\n" + rows)
+        self.write("a/run.json", '{"config": {"logging.every": "50"}}')
+        self.assertEqual(read_run(self.folder / "a").seconds.tolist(), [30, 54.5, 99.5, 109])
+
     def test_byte_order_mark(self):
         self.write("run/loss.csv", "\ufeffconsumed_tokens,loss\n100,4.0\n")
         self.assertEqual(read_run(self.folder / "run").tokens.tolist(), [100])

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from export_testing import InRun, lines
+from export_testing import InRun, line, lines
 from monitor import export
 
 
@@ -66,6 +66,12 @@ class Sending(InRun):
         self.assertEqual((again.sent, again.step), (1, 5))
         self.start("elsewhere").catch_up()
         self.assertEqual(len(self.sent("r1")), 5)
+
+    def test_time_if_not_every_step_is_logged(self):
+        self.write_config(**{"logging.every": "10"})
+        self.log.write_text(line(1, 1.0) + line(10, 1.0) + line(15, 1.0, step_ms=30e3) + line(20, 1.0))
+        self.sink.log = lambda rows: self.assertEqual([n["seconds"] for _, n in rows], [0.5, 5, 37, 39.5])
+        self.assertTrue(self.start().catch_up())
 
     def check_superseded(self, made):
         with open(self.log, "r+") as file:  # a resume from step 4

@@ -156,6 +156,15 @@ class Curves(unittest.TestCase):
         self.assertEqual(made.picture()["series"]["loss"], whole.picture()["series"]["loss"])
         self.assertEqual(made.last("loss"), -1.0)
 
+    def test_the_slow_first_step_after_a_start_counts_once(self):
+        made = curves.Curves(every=50)
+        for step, seconds in ((1, 30), (50, 0.5), (81, 30), (95, 30), (100, 0.5), (120, 0.5), (150, 1)):
+            made.add({"step": step, "step_ms": 1e3 * seconds})
+        # The steps between take 0.5 s each.
+        self.assertEqual(list(made.seconds), [30, 54.5, 99.5, 136, 138.5, 148.5, 178.5])
+        made.add({"step": 91, "step_ms": 30e3})  # a rollback to step 90
+        self.assertEqual(list(made.seconds), [30, 54.5, 99.5, 134])
+
     def test_sparse_numbers(self):
         made = curves.Curves()
         for step in range(1, 4001):
@@ -318,6 +327,14 @@ class Dashboard(WithRuns):
         (after, _) = self.runs_of(f"0:{before['cursor']}")
         self.assertEqual((after["from"], len(after["step"])), (0, 80))
         self.assertEqual(after["series"]["loss"]["mean"][19:21], [4.8, 1.0])
+
+    def test_time_if_not_every_step_is_logged(self):
+        folder = self.write_run("c", 1, **{"logging.every": "50"})
+        with open(folder / "metrics.jsonl", "a") as file:
+            file.write(line(50) + line(81, step_ms=30e3))
+        self.board = Board([folder])
+        self.catch_up()
+        self.assertEqual(list(self.board.runs[0].curves.seconds), [0.5, 25, 70])
 
     def test_a_run_that_diverged_and_was_resumed(self):
         self.assertIsNone(self.runs_of()[0]["diverged_after"])

@@ -8,13 +8,15 @@
     scripts/parquet_to_jsonl.py all/dev-*.parquet --split-by subject --out 'eval/mmlu_{}_dev.jsonl'
 
 Rows keep their order and fields, and are read a few thousand at a time. --columns reads only the given fields, which is
-faster for Parquet files with other long fields. --split-by writes one file per value of a field; the value replaces {} in the
-name of --out. Without --out, rows are written to standard output, which ends with a line that is not JSON if the script fails.
+faster for Parquet files with other long fields. --split-by writes one file per value of a field; the value, which must be a
+file name, replaces {} in the name of --out. Without --out, rows are written to standard output, which ends with a line that
+is not JSON if the script fails.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -29,7 +31,7 @@ except ImportError as error:
     sys.exit(77)
 
 
-def arrow_batches(file, columns):
+def arrow_batches(file, columns, split_by):
     """The batches of an Arrow file in the IPC file format (Feather) or the stream format, which the cache of `datasets` uses."""
     source = pyarrow.memory_map(str(file))
     try:
@@ -38,30 +40,35 @@ def arrow_batches(file, columns):
     except pyarrow.ArrowInvalid:
         source.seek(0)
         reader = batches = pyarrow.ipc.open_stream(source)
-    check_columns(file, columns, reader.schema.names)
+    check_columns(file, columns, split_by, reader.schema.names)
     for batch in batches:
         yield batch.select(columns) if columns else batch
 
 
-def parquet_batches(file, columns):
+def parquet_batches(file, columns, split_by):
     parquet = pyarrow.parquet.ParquetFile(file)
-    check_columns(file, columns, parquet.schema_arrow.names)
+    check_columns(file, columns, split_by, parquet.schema_arrow.names)
     yield from parquet.iter_batches(batch_size=4096, columns=columns)
 
 
-def check_columns(file, columns, names):
-    missing = [name for name in columns or [] if name not in names]
-    if missing:
-        fail(f"--columns: {file} has no column {', '.join(missing)}; its columns are {', '.join(names)}")
+def check_columns(file, columns, split_by, names):
+    for option, wanted in (("--columns", columns or []), ("--split-by", [split_by] if split_by else [])):
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            fail(f"{option}: {file} has no column {', '.join(missing)}; its columns are {', '.join(names)}")
 
 
-def rows(files, columns):
+def rows(files, columns, split_by):
+    """(file, number from 0, row) of all rows."""
     for file in files:
+        number = 0
         try:
             with open(file, "rb") as head:
                 batches = parquet_batches if head.read(4) == b"PAR1" else arrow_batches
-            for batch in batches(file, columns):
-                yield from batch.to_pylist()
+            for batch in batches(file, columns, split_by):
+                for row in batch.to_pylist():
+                    yield file, number, row
+                    number += 1
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             fail(f"{file}: {reason(error)}")
 
@@ -69,29 +76,36 @@ def rows(files, columns):
 class Outputs:
     """Standard output, one file, or one file per value of a field."""
 
-    def __init__(self, out, split_by, stack):
+    def __init__(self, out, split_by, inputs, stack):
         """stack: an ExitStack, at whose end the files are complete."""
-        self.out, self.split_by, self.stack = out, split_by, stack
+        self.out, self.split_by, self.inputs, self.stack = out, split_by, inputs, stack
         self.files, self.counts = {}, {}
         if not split_by:
             self.open("", out)
 
     def open(self, value, path):
         if path:
+            if os.path.exists(path) and any(file.exists() and file.samefile(path) for file in self.inputs):
+                fail(f"--out: {path} is an input, which it would replace; write another file")
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.files[value] = self.stack.enter_context(complete_lines(path))
         self.counts[value] = 0
 
-    def write(self, row):
-        if self.split_by and self.split_by not in row:
-            fail(f"--split-by {self.split_by}: no such field; the rows have {', '.join(row)}")
-        value = str(row[self.split_by]) if self.split_by else ""
+    def write(self, file, number, row):
+        value = ""
+        if self.split_by:
+            found = row[self.split_by]
+            value = str(found)
+            # None would share a file with the text "None"; the others would name a folder, or a file of another one.
+            if found is None or value in ("", ".", "..") or "/" in value or "\0" in value:
+                fail(f"--split-by: {file}: row {number}: {self.split_by} is {found!r}, which is not a file name; "
+                     "split by another field")
         if value not in self.files:
             self.open(value, self.out.replace("{}", value))
         try:
             line = json.dumps(row, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
-            fail(f"row {sum(self.counts.values())}: {error}; JSON cannot represent the value: exclude the field with --columns")
+            fail(f"{file}: row {number}: {error}; JSON cannot represent the value: exclude the field with --columns")
         self.files[value].write(line + "\n")
         self.counts[value] += 1
 
@@ -110,10 +124,13 @@ def main():
     arguments = parser.parse_args()
     if bool(arguments.split_by) != ("{}" in (arguments.out or "")):
         fail("--out must contain {} with --split-by, and must not contain it otherwise")
+    columns, split_by = arguments.columns, arguments.split_by
+    if columns and split_by and split_by not in columns:
+        fail(f"--split-by {split_by}: not among --columns; add it")
     with contextlib.ExitStack() as stack:
-        outputs = Outputs(arguments.out, arguments.split_by, stack)
-        for row in rows(arguments.files, arguments.columns):
-            outputs.write(row)
+        outputs = Outputs(arguments.out, split_by, arguments.files, stack)
+        for file, number, row in rows(arguments.files, columns, split_by):
+            outputs.write(file, number, row)
     outputs.report()
 
 

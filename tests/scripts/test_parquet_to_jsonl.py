@@ -50,6 +50,35 @@ class ParquetToJsonl(InFolder):
         self.assertEqual(self.read("mmlu_anatomy.jsonl"), [ROWS[0], ROWS[2]])
         self.assertEqual(self.read("mmlu_virology.jsonl"), [ROWS[1]])
 
+    def test_values_that_are_not_file_names(self):
+        (self.folder / "out").mkdir()
+        for value in ("../esc", str(self.folder / "abs"), "a/b", "", ".", "..", "a\0b", None):
+            table = pyarrow.Table.from_pylist([*ROWS, {**ROWS[0], "subject": value}])
+            pyarrow.parquet.write_table(table, self.folder / "rows.parquet", row_group_size=2)
+            for out in ("out/{}", "{}", "folders/{}/x.jsonl"):
+                result = self.run_script("--split-by", "subject", "--out", self.folder / out)
+                self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+                self.assertIn(f"{self.folder}/rows.parquet: row 3: subject is {value!r}, ", result.stderr)
+                files = [path for path in self.folder.rglob("*") if path.is_file()]
+                self.assertEqual(files, [self.folder / "rows.parquet"])
+
+    def test_output_that_is_an_input(self):
+        path = self.folder / "rows.parquet"
+        before = path.read_bytes()
+        (self.folder / "anatomy").hardlink_to(path)
+        for options in (["--out", path], ["--split-by", "subject", "--out", self.folder / "{}"]):
+            result = self.run_script(*options)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn("is an input", result.stderr)
+            self.assertEqual(path.read_bytes(), before)
+            self.assertEqual(len(list(self.folder.iterdir())), 2)
+
+    def test_field_of_a_file_without_rows(self):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS)[:0], self.folder / "rows.parquet")
+        for field, code in (("subject", 0), ("none", 2)):
+            result = self.run_script("--split-by", field, "--out", self.folder / "{}.jsonl")
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (code, code // 2), result.stderr)
+
     def test_standard_output_and_columns(self):
         result = self.run_script("--columns", "question,answer")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -108,6 +137,7 @@ class ParquetToJsonl(InFolder):
             ["--split-by", "subject", "--out", "x"],
             ["--split-by", "x", "--out", "{}"],
             ["--columns", "subject,none"],
+            ["--columns", "question", "--split-by", "subject", "--out", str(self.folder / "{}")],
         ):
             result = self.run_script(*arguments)
             self.assertEqual(result.returncode, 2)

@@ -56,9 +56,15 @@ def read_checksums(path):
 
 
 def name_of(url):
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, _ = parts.hostname, parts.port  # reading a wrong port raises ValueError
+    except ValueError as error:
+        raise Refused(f"{url}: not a valid URL: {error}") from error
+    if re.search("[^!-~]", parts.path + parts.query):
+        raise Refused(f"{url}: not a valid URL: replace blanks and characters other than ASCII by %XX")
     name = urllib.parse.unquote(parts.path).rsplit("/", 1)[-1]
-    if parts.scheme not in ("http", "https") or name in ("", ".", ".."):
+    if parts.scheme not in ("http", "https") or not host or name in ("", ".", "..") or "\0" in name:
         raise Refused(f"{url}: not the URL of a file; give http://... or https://...")
     return name
 
@@ -111,6 +117,8 @@ class Download:
             elif error.code < 500 and error.code not in (408, 429):
                 raise Refused(f"{self.url}: HTTP {error.code} {error.reason}") from error
             raise
+        except ValueError as error:  # of the encoding of the host's name, or of the target of a redirection
+            raise Refused(f"{self.url}: not a valid URL: {error}") from error
         with response, open(self.part, "r+b" if have else "wb") as file:
             file.seek(have)
             length = response.headers.get("Content-Length")
@@ -161,6 +169,9 @@ def main():
     parser.add_argument("--retries", type=int, default=5, help="retries after a failed attempt (default: 5)")
     parser.add_argument("--wait", type=float, default=1, metavar="SECONDS", help="wait before the first retry, doubled for each further one (default: 1)")
     arguments = parser.parse_args()
+    for option, value, most in (("--retries", arguments.retries, 1000), ("--wait", arguments.wait, 3600)):
+        if not 0 <= value <= most:
+            raise Refused(f"{option} {value}: must be from 0 to {most}")
     names = [name_of(url) for url in arguments.urls]
     if duplicates := {name for name in names if names.count(name) > 1}:
         raise Refused(f"several URLs have the file name {sorted(duplicates)[0]}; download them to separate folders")

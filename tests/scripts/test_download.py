@@ -142,8 +142,16 @@ class Download(InFolder):
     def test_wrong_arguments(self):
         for url in ("ftp://x/y", "data/file", "http://x/", "http://x/.."):
             self.expect_refused(self.run_script(url=url), "not the URL of a file")
+        for url in ("[bad/x", "x:port/y", "x:99999/y", "/y", "x/ä", "x/a?ä", "x/a%00b", "x/a b"):
+            url = f"http://{url}"
+            result = self.run_script(url=url)
+            self.expect_refused(result, f"{url}: not ")
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        for option, value in (("--retries", -1), ("--retries", 1001), ("--wait", -1.0), ("--wait", "nan"), ("--wait", "inf")):
+            self.expect_refused(self.run_script(option, value), f"{option} {value}: must be from 0 to ")
         self.expect_refused(self.run_script("http://x/a%20b.bin"), "several URLs have the file name a b.bin")
         self.assertFalse(self.path.parent.exists())
+        self.expect_refused(self.run_script(url=f"http://{'a' * 64}/x"), "not a valid URL: ")
 
 
 if __name__ == "__main__":

@@ -55,9 +55,11 @@ def read_profiles(path):
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         found = [(title_of(e), e["profile"]) for e in entries_of(report) if "profile" in e]
+        for title, profile in found:  # a value that is missing is found here, before anything is written
+            markdown(title, profile), bars_of(profile)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"{path}: not a report of te-bench ({error}); write one with te-bench step --json") from error
     if not found:
         raise UserError(f"{path}: contains no profile; run te-bench with --profile")

@@ -77,6 +77,9 @@ class Performance(InFolder):
             self.write("text.json", "no report"),
             self.write("bare.json", [{"config": "tiny"}]),
             self.write("other.json", {"layer": [{"profile": 3}]}),
+            self.write("empty.json", [{"config": "tiny", "profile": {}}]),
+            self.write("zero.json", [{"config": "tiny", "profile": {**PROFILE, "run_ms": 0}}]),
+            self.write("row.json", [{"config": "tiny", "profile": {**PROFILE, "operations": [{"group": "norm"}]}}]),
             str(self.folder / "missing.json"),
         ):
             result = self.run_script("plot_step_time.py", report, "--markdown")

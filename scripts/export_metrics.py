@@ -89,7 +89,7 @@ def send(options):
             exports[str(folder)] = made
             continue
         made.catch_up()
-        state = export.state_of(folder)
+        state = made.state()
         made.end(state)
         say(f"{folder}: {made.sent} records sent, up to step {made.step} ({state})")
     export.follow(exports, options.every, say)

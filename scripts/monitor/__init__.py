@@ -6,6 +6,7 @@ run_status.py  whether a run is running, finished, stopped, diverged, failed or 
 divergence.py  whether a run has diverged, from its losses
 curves.py      a run's numbers, downsampled, so that the amount of data to send does not grow with the steps
 clock.py       the time spent in steps, also for scripts/report
+progress.py    a run's curves, step times and state
 board.py       all runs, kept up to date in the background
 server.py      the web server of dashboard.py; page.html, page.css, page.js: its page
 export.py      the loop of export_metrics.py; sinks.py: Weights & Biases, MLflow

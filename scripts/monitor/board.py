@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 
 from . import records, run_status
-from .curves import Curves
-from .divergence import Losses
 from .follow import Follower
+from .progress import Progress
 
-RECENT = 64  # number of step times that are kept
 SAMPLES = 200  # number of newest lines of samples.jsonl that are kept
 
 
@@ -22,14 +20,15 @@ class Run:
         self.number, self.name, self.folder = number, name, folder
         self.config, self.start = {}, {}
         self.epoch = 0  # incremented when the curves start again
-        self.fp8, self.fp8_step, self.recent = [], 0, []
+        self.fp8, self.fp8_step = [], 0
         self.samples = []
         self._record_time = None
         self._samples_log = Follower(folder / "samples.jsonl")
         self._open(run_status.log_of(folder))
 
     def _open(self, log):
-        self.curves, self._rows, self._judged = Curves(run_status.log_every(self.config)), [], (None, 0)
+        self.progress, self._rows = Progress(run_status.log_every(self.config)), []
+        self.curves = self.progress.curves
         self._log, self._reader = Follower(log), records.Reader(log)
         self.epoch += 1
 
@@ -57,10 +56,7 @@ class Run:
     def _take(self, line):
         record = self._reader.record(line)
         if record is not None and records.is_number(record.get("step")):
-            numbers = records.numbers(record)
-            self.curves.add(numbers)
-            if "step_ms" in numbers:
-                self.recent = [*self.recent[-RECENT:], numbers["step_ms"] / 1e3]
+            self.progress.add(records.numbers(record))
             if record.get(records.FP8):
                 self.fp8, self.fp8_step = records.worst_operands(record), record["step"]
         self._rows.append(len(self.curves))
@@ -100,23 +96,10 @@ class Run:
         """Fraction of the log that has been read."""
         return self._log.position / self._log.size if self._log.size else 1.0
 
-    def _diverged(self, ended):
-        """Losses.diverged of the rows so far; reads all rows again if earlier ones may have changed."""
-        generation, rows = self._judged
-        if generation != self.curves.generation:
-            self._losses, rows = Losses(), 0
-        for step, loss, skipped in self.curves.rows(rows, "loss", "skipped"):
-            self._losses.add(step, loss, skipped == 1)
-        self._judged = self.curves.generation, len(self.curves)
-        return self._losses.diverged(ended)
-
     def summary(self):
-        step = int(self.curves.steps[-1]) if len(self.curves) else 0
-        steps = run_status.train_steps(self.config)
-        ended = run_status.has_ended(self.folder) and not 0 < steps <= step
-        diverged_after, sign = self._diverged(ended) or (None, "")
-        state, why = run_status.status(self.folder, step, steps, self.recent, diverged=sign)
-        paces = sorted(self.recent)
+        step, steps = self.progress.step, run_status.train_steps(self.config)
+        state, why, diverged_after = self.progress.status(self.folder, self.config)
+        paces = sorted(self.progress.recent)
         pace = paces[len(paces) // 2] if paces else None
         starts = {key: str(self.start[key]) for key in ("host", "device", "commit", "ranks") if key in self.start}
         return {

@@ -11,9 +11,11 @@ import zlib
 
 from . import UserError, records, run_status
 from .clock import Clock
-from .follow import Follower, open_regular
+from .follow import Follower
+from .progress import Progress
 
 CHUNK = 1000  # records per request
+JUDGED = ("step", "step_ms", "loss", "skipped")  # numbers that the run's state depends on
 
 
 class Export:
@@ -42,14 +44,22 @@ class Export:
             self._supersede()
         return self.sent > before
 
+    def state(self):
+        """The run's state as in the dashboard, from the records read so far: running, finished, failed, ..."""
+        return self._progress.status(self.folder, self._config())[0]
+
     def end(self, state):
         self._ask(self.sink.end, state)
+
+    def _config(self):
+        return run_status.flat_config(run_status.read_json(self.folder / "run.json"))
 
     def _read_from_start(self):
         log = run_status.log_of(self.folder)
         self._follower, self._reader = Follower(log), records.Reader(log)
-        config = run_status.flat_config(run_status.read_json(self.folder / "run.json"))
-        self._lines, self._clock = 0, Clock(run_status.log_every(config))
+        every = run_status.log_every(self._config())
+        self._lines, self._progress = 0, Progress(every)
+        self._clock = Clock(every)  # also counts steps that a rollback repeats
 
     def _read_all(self):
         """Sends new records. False if the log no longer contains the records that were sent."""
@@ -79,6 +89,7 @@ class Export:
         if record is None or not records.is_number(record.get("step")):
             return None
         numbers = records.numbers(record)
+        self._progress.add({name: numbers[name] for name in JUDGED if name in numbers})
         step = int(numbers.pop("step"))
         self._clock.add(step, numbers.get("step_ms", 0.0) / 1e3)
         named = {name.replace(".", "/"): value for name, value in numbers.items()}
@@ -117,41 +128,16 @@ class Export:
             raise UserError(f"{self.note_path}: {error.strerror}; the next call needs this file to continue") from None
 
 
-def state_of(folder):
-    """The run's state as in the dashboard: running, finished, failed, stopped, ..."""
-    config = run_status.flat_config(run_status.read_json(folder / "run.json"))
-    return run_status.status(folder, _last_step(folder), run_status.train_steps(config), [])[0]
-
-
-def _last_step(folder):
-    """The step of the log's last complete record."""
-    log = run_status.log_of(folder)
-    try:
-        with open_regular(log) as file:
-            file.seek(max(0, log.stat().st_size - (1 << 20)))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-            file.seek(0)
-            header = file.readline().decode("utf-8", "replace").rstrip("\n")
-    except OSError:
-        return 0
-    reader = records.Reader(log)
-    reader.record(header)
-    for line in reversed(lines):
-        record = reader.record(line)
-        if record and records.is_number(record.get("step")):
-            return int(record["step"])
-    return 0
-
-
 def follow(exports, seconds, say, sleep=time.sleep):
     """Sends records until all runs have ended. A stale run may continue, so it does not count as ended."""
     waiting = dict(exports)
     while waiting:
         for name, export in list(waiting.items()):
-            state = state_of(export.folder)  # before reading the log, so that all records of an ended run are read
+            ended = run_status.has_ended(export.folder)  # before reading the log, so that all records are read
             if export.catch_up():
                 say(f"{name}: step {export.step}")
-            if state in run_status.ENDED:
+            state = export.state()
+            if ended and state in run_status.ENDED:
                 export.end(state)
                 say(f"{name}: {state} at step {export.step}")
                 del waiting[name]

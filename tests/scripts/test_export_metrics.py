@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class Noting:
         return self.now
 
     def log(self, rows):
-        self.runs[self.now] += [(step, numbers["loss"]) for step, numbers in rows]
+        self.runs[self.now] += [(step, numbers.get("loss")) for step, numbers in rows]
 
     def replace(self):
         self.ends.append((self.now, "superseded"))
@@ -134,6 +135,31 @@ class Sending(InRun):
         self.log.write_text(lines(1, 5))
         export.follow({"a": self.start()}, 1, lambda _: None, lambda _: self.fail("it is waited for"))
         self.assertEqual(self.sink.ends, [("r0", "diverged")])
+
+    def state(self):
+        made = self.start()
+        made.catch_up()
+        return made.state()
+
+    def test_a_run_that_diverged_without_a_note_of_its_state(self):
+        skipped = "".join(line(step, None, skipped=True) for step in range(10, 14))
+        self.log.write_text(lines(1, 9) + skipped)
+        self.assertEqual(self.state(), "diverged")
+        self.log.write_text(lines(1, 12, loss=1.0) + lines(13, 30, loss=9.0))  # also at its planned end
+        self.assertEqual(self.state(), "diverged")
+        self.log.write_text(lines(1, 9) + skipped + lines(5, 20))  # a rollback repeats steps
+        self.assertEqual(self.state(), "finished")
+
+    def test_a_run_with_slow_steps_is_not_stale(self):
+        (self.folder / "run.lock").write_text(f"host {os.uname().nodename} pid {os.getpid()} since now now\n")
+        for step_ms, state in ((500.0, "stale"), (60e3, "running")):
+            self.log.write_text(line(1, 1.0, step_ms=step_ms))
+            os.utime(self.log, times=(time.time() - 1000,) * 2)
+            self.assertEqual(self.state(), state)
+
+    def test_a_last_record_of_more_than_a_megabyte(self):
+        self.log.write_text(lines(1, 19) + line(20, 1.0, routing=[0.125] * 300_000))
+        self.assertEqual(self.state(), "finished")
 
     def test_a_csv(self):
         (self.folder / "loss.csv").write_text("step,loss,valid_loss,step_ms\n1,3.5,,500\n2,3.25,3.5,500\n")

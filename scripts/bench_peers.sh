@@ -81,14 +81,14 @@ main() {
   STEPS=10 OUT=build/bench_peers BENCH=build/cuda/apps/te-bench TUNE=()
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --peer) peers+=("${2:?--peer needs NAME=COMMAND}") && shift ;;
-      --only) only="${2:?--only needs a regular expression}" && shift ;;
-      --steps) STEPS="${2:?--steps needs a number}" && shift ;;
-      --out) OUT="${2:?--out needs a folder}" && shift ;;
+      --peer) needs "NAME=COMMAND" "$@" && peers+=("$2") && shift ;;
+      --only) needs "a regular expression" "$@" && only="$2" && shift ;;
+      --steps) needs "a number" "$@" && STEPS="$2" && shift ;;
+      --out) needs "a folder" "$@" && OUT="$2" && shift ;;
       --tune) TUNE=(--tune) ;;
-      --bench) BENCH="${2:?--bench needs a program}" && shift ;;
+      --bench) needs "a program" "$@" && BENCH="$2" && shift ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done
@@ -98,7 +98,7 @@ main() {
     peer="$(default_peer)"
     if [[ -n "$peer" ]]; then peers=("$peer"); fi
   fi
-  for peer in "${peers[@]}"; do [[ "$peer" == ?*=?* ]] || die "--peer $peer: must be NAME=COMMAND"; done
+  for peer in "${peers[@]}"; do [[ "$peer" == ?*=?* ]] || refuse "--peer $peer: must be NAME=COMMAND"; done
   mkdir -p "$OUT"
   rm -f "$OUT"/te_*.json "$OUT"/peer_*.jsonl
   for row in "${ROWS[@]}"; do

@@ -83,7 +83,7 @@ main() {
     case "$1" in
       --fast) optimize="-Ofc max" ;;
       -h | --help) usage && exit 0 ;;
-      -*) die "unknown option $1; see --help" ;;
+      -*) refuse "unknown option $1; see --help" ;;
       *) architectures+=("$1") ;;
     esac
     shift

@@ -22,7 +22,7 @@ main() {
   case "${1:-}" in
     "") ;;
     --check) mode=(--dry-run -Werror) ;;
-    *) die "unknown option $1; usage: scripts/format.sh [--check]" ;;
+    *) refuse "unknown option $1; usage: scripts/format.sh [--check]" ;;
   esac
   cd "$TE_ROOT"
   tool="$(find_clang_format)" || die "clang-format $CLANG_FORMAT_VERSION not found; run scripts/install_deps.sh --dev"

@@ -31,9 +31,9 @@ main() {
   local seconds=120 targets=() source
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --seconds) seconds="${2:?--seconds needs a number}" && shift ;;
+      --seconds) needs "a number" "$@" && seconds="$2" && shift ;;
       -h | --help) usage && exit 0 ;;
-      -*) die "unknown option $1; see --help" ;;
+      -*) refuse "unknown option $1; see --help" ;;
       *) targets+=("$1") ;;
     esac
     shift

@@ -77,12 +77,12 @@ main() {
   local commit="" build=1 recorded=1 jobs=6 gpus logs ranks failed=0 total=0 cell row driver
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --jobs) jobs="${2:?--jobs needs a number}" && shift ;;
-      --commit) commit="${2:?--commit needs a hash}" && shift ;;
+      --jobs) needs "a number" "$@" && jobs="$2" && shift ;;
+      --commit) needs "a hash" "$@" && commit="$2" && shift ;;
       --no-build) build=0 ;;
       --no-record) recorded=0 ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

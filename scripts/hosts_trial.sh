@@ -262,10 +262,10 @@ main() {
   executable="$TE_ROOT/build/cpu/apps/te-train" mpirun_options=() connection=() runtime=""
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --train) executable="$2" && shift ;;
-      --only) only="$2" && shift ;;
+      --train) needs "a program" "$@" && executable="$2" && shift ;;
+      --only) needs "a trial" "$@" && only="$2" && shift ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

@@ -219,7 +219,7 @@ main() {
     case "$1" in
       --dev) dev=1 ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

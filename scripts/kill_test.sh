@@ -84,13 +84,13 @@ main() {
   RANDOM=$((EPOCHSECONDS % 32768))
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --train) executable="$2" && shift ;;
-      --launch) read -ra launch <<<"$2" && shift ;;
-      --set) overrides+=(--set "$2") && shift ;;
-      --seed) RANDOM="$2" && shift ;;
+      --train) needs "a program" "$@" && executable="$2" && shift ;;
+      --launch) needs "a command" "$@" && read -ra launch <<<"$2" && shift ;;
+      --set) needs "KEY=VALUE" "$@" && overrides+=(--set "$2") && shift ;;
+      --seed) needs "a number" "$@" && RANDOM="$2" && shift ;;
       -h | --help) usage && exit 0 ;;
       [0-9]*) kills="$1" ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

@@ -18,6 +18,21 @@ die() {
   exit 1
 }
 
+# refuse TEXT...: prints an error of the script's arguments on stderr, and exits with code 2.
+refuse() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+# needs WHAT OPTION [VALUE]...: refuses an option without its value.
+needs() { [[ -n "${3:-}" ]] || refuse "$2 needs $1"; }
+
+# needs_existing WHAT OPTION [PATH]...: refuses an option without its path, or with one that does not exist.
+needs_existing() {
+  needs "$@"
+  [[ -e "$3" ]] || refuse "$2: $3 does not exist; name $1"
+}
+
 # seconds_since START: prints the seconds since START (a value of EPOCHSECONDS).
 seconds_since() { echo $((EPOCHSECONDS - $1)); }
 

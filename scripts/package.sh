@@ -19,10 +19,10 @@ main() {
   local build="" output=$TE_ROOT/build/packages
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --build) build="$(realpath -e "${2:?--build needs a folder}")" && shift ;;
-      --output) output="$(realpath -m "${2:?--output needs a folder}")" && shift ;;
+      --build) needs_existing "a build folder" "$@" && build="$(realpath -e "$2")" && shift ;;
+      --output) needs "a folder" "$@" && output="$(realpath -m "$2")" && shift ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

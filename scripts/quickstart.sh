@@ -78,11 +78,11 @@ main() {
   local text="" preset=cpu python overrides=() fp8_overrides=() started=$EPOCHSECONDS binaries
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --text) text="$(realpath -e "${2:?--text needs a path}")" && shift ;;
-      --steps) overrides+=(--set "training.train_steps=${2:?--steps needs a number}") && shift ;;
+      --text) needs_existing "a text file or a folder" "$@" && text="$(realpath -e "$2")" && shift ;;
+      --steps) needs "a number" "$@" && overrides+=(--set "training.train_steps=$2") && shift ;;
       --cpu) overrides+=(--set training.device=cpu) && export TE_NO_CUDA=1 ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

@@ -10,7 +10,8 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-apps="${1:?usage: scripts/record_bits.sh FOLDER_OF_BINARIES}"
+[[ -d "${1:-}" ]] || refuse "usage: scripts/record_bits.sh FOLDER_OF_BINARIES"
+apps="$1"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive

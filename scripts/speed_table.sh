@@ -89,12 +89,12 @@ main() {
   local commit="" out=build/speed_table only=. recorded=1 python batch ranks
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --commit) commit="${2:?--commit needs a hash}" && shift ;;
-      --out) out="${2:?--out needs a folder}" && shift ;;
-      --only) only="${2:?--only needs a regular expression}" && shift ;;
+      --commit) needs "a hash" "$@" && commit="$2" && shift ;;
+      --out) needs "a folder" "$@" && out="$2" && shift ;;
+      --only) needs "a regular expression" "$@" && only="$2" && shift ;;
       --no-record) recorded=0 ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

@@ -79,13 +79,13 @@ main() {
   local preset="" arguments=() deps=1 log jobs threads=1 status=0 start=$EPOCHSECONDS
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --preset) preset="${2:?--preset needs a name}" && shift ;;
+      --preset) needs "a name" "$@" && preset="$2" && shift ;;
       --sanitize) preset=asan ;;
-      --label) arguments+=(-L "^${2:?--label needs a label}\$") && shift ;;
-      --filter) arguments+=(-R "${2:?--filter needs a regular expression}") && shift ;;
+      --label) needs "a label" "$@" && arguments+=(-L "^$2\$") && shift ;;
+      --filter) needs "a regular expression" "$@" && arguments+=(-R "$2") && shift ;;
       --no-deps) deps=0 ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

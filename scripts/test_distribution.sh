@@ -30,7 +30,7 @@ suite_of() {
     ubuntu22.04) echo jammy ;;
     ubuntu24.04) echo noble ;;
     ubuntu26.04) echo resolute ;;
-    *) die "unknown distribution $1; see --help" ;;
+    *) refuse "unknown distribution $1; see --help" ;;
   esac
 }
 
@@ -76,25 +76,26 @@ commands() {
 }
 
 main() {
-  local name="" form=commands recorded=0 root quickstart="" tests="" status=0 row
+  local name="" form=commands recorded=0 suite root quickstart="" tests="" status=0 row
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --compile) form=compile ;;
       --sanitize) form=sanitize ;;
       --record) recorded=1 ;;
       -h | --help) usage && exit 0 ;;
-      -*) die "unknown option $1; see --help" ;;
+      -*) refuse "unknown option $1; see --help" ;;
       *) name="$1" ;;
     esac
     shift
   done
-  [[ -n "$name" ]] || die "the name of a distribution is required; see --help"
+  [[ -n "$name" ]] || refuse "the name of a distribution is required; see --help"
+  suite="$(suite_of "$name")"
   cd "$TE_ROOT"
   mkdir -p "$TE_LOGS"
   root="$(mktemp -d)"
   # shellcheck disable=SC2064  # expand the folder now
   trap "rm -rf --one-file-system '$root'" EXIT
-  make_system "$(suite_of "$name")" "$root"
+  make_system "$suite" "$root"
   git clone --quiet "$TE_ROOT" "$root/root/te-train"
   "$form"
   row="| $name | $(versions) | $quickstart | $tests | $(date +%F), $(git -C "$root/root/te-train" rev-parse --short HEAD) |"

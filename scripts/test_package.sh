@@ -99,12 +99,12 @@ main() {
     case "$1" in
       --quick) form=quick ;;
       -h | --help) usage && exit 0 ;;
-      -*) die "unknown option $1; see --help" ;;
-      *) package="$(realpath -e "$1")" ;;
+      -*) refuse "unknown option $1; see --help" ;;
+      *) package="$(realpath -m "$1")" ;;
     esac
     shift
   done
-  [[ -f "$package" || ($form == quick && -d "$package") ]] || die "a package of scripts/package.sh is required; see --help"
+  [[ -f "$package" || ($form == quick && -d "$package") ]] || refuse "'$package' is not a package of scripts/package.sh; see --help"
   folder="$(mktemp -d)"
   # shellcheck disable=SC2064  # the folder of now
   trap "rm -rf --one-file-system '$folder'" EXIT

@@ -55,8 +55,8 @@ main() {
   cd "$TE_ROOT"
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --budget) budget="${2:?--budget needs seconds}" && shift ;;
-      -*) die "unknown option $1; usage: scripts/tidy.sh [--budget SECONDS] [FILE...]" ;;
+      --budget) needs "seconds" "$@" && budget="$2" && shift ;;
+      -*) refuse "unknown option $1; usage: scripts/tidy.sh [--budget SECONDS] [FILE...]" ;;
       *) files+=("$1") ;;
     esac
     shift

@@ -209,13 +209,13 @@ main() {
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --short) kills=2 rank_counts=(2) trials=(kills disk) ;;
-      --kills) kills="$2" && shift ;;
-      --ranks) read -ra rank_counts <<<"$2" && shift ;;
-      --only) only="$2" && shift ;;
-      --train) executable="$2" && shift ;;
-      --mpirun) read -ra mpirun <<<"$2" && shift ;;
+      --kills) needs "a number" "$@" && kills="$2" && shift ;;
+      --ranks) needs "numbers" "$@" && read -ra rank_counts <<<"$2" && shift ;;
+      --only) needs "a trial" "$@" && only="$2" && shift ;;
+      --train) needs "a program" "$@" && executable="$2" && shift ;;
+      --mpirun) needs "a command" "$@" && read -ra mpirun <<<"$2" && shift ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown option $1; see --help" ;;
+      *) refuse "unknown option $1; see --help" ;;
     esac
     shift
   done

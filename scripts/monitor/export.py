@@ -88,12 +88,11 @@ class Export:
         record = self._reader.record(line)
         if record is None or not records.is_number(record.get("step")):
             return None
-        numbers = records.numbers(record)
+        numbers = records.numbers(record, "/")  # a dot may belong to the name of a dataset
         self._progress.add({name: numbers[name] for name in JUDGED if name in numbers})
         step = int(numbers.pop("step"))
         self._clock.add(step, numbers.get("step_ms", 0.0) / 1e3)
-        named = {name.replace(".", "/"): value for name, value in numbers.items()}
-        return step, {**named, "seconds": self._clock.seconds[-1]}
+        return step, {**numbers, "seconds": self._clock.seconds[-1]}
 
     def _send(self, rows):
         found = [row for row, _ in rows if row]

@@ -44,28 +44,28 @@ def _number(text):
     return value if math.isfinite(value) else None
 
 
-def numbers(record):
+def numbers(record, separator="."):
     """{"loss": 2.5, "valid.books.loss": 3.1, "fp8.saturated": 1e-5}: all finite numbers, also of nested maps and with
     unknown names; for the FP8 operands the worst values."""
     found = {}
-    _flatten("", record, found)
+    _flatten("", record, separator, found)
     operands = record.get(FP8)
     if isinstance(operands, list):
         for name, worst in WORST.items():
             values = [x[name] for x in operands if isinstance(x, dict) and is_number(x.get(name))]
             if values:
-                found[f"{FP8}.{name}"] = float(worst(values))
+                found[f"{FP8}{separator}{name}"] = float(worst(values))
     return found
 
 
-def _flatten(prefix, record, found):
+def _flatten(prefix, record, separator, found):
     for name, value in record.items():
         kind = type(value)
         if kind is float or kind is int or kind is bool:
             if math.isfinite(value):
                 found[prefix + name] = float(value)
         elif kind is dict:
-            _flatten(f"{prefix}{name}.", value, found)
+            _flatten(f"{prefix}{name}{separator}", value, separator, found)
 
 
 def is_number(value):

@@ -7,7 +7,9 @@
 
 and raises the exceptions of its library."""
 
+import re
 import time
+import zlib
 from datetime import datetime
 
 from . import UserError
@@ -53,6 +55,19 @@ class Wandb:
         self.run.finish(exit_code=1 if state in ("failed", "diverged") else 0)
 
 
+def metric_name(name, limit=250):
+    """The name as MLflow accepts it. Datasets' names are paths: refused characters, and slashes and dots that a path
+    does not need, become _ and their hexadecimal code, so that names stay apart. A checksum replaces the end of a
+    long name."""
+
+    def code(found):
+        return "".join(f"_{ord(character):x}" for character in found[0])
+
+    starts_part = r"(?<![^/])"
+    name = re.sub(rf"[^/\w.\- :]|{starts_part}(?:/|\.{{1,2}}(?![^/]))|/$", code, name)
+    return name if len(name) <= limit else f"{name[: limit - 9]}_{zlib.crc32(name.encode()):08x}"
+
+
 class Mlflow:
     BATCH = 1000  # maximum number of metrics per request
     PARAMETERS = 100
@@ -82,11 +97,10 @@ class Mlflow:
         return self.run_id
 
     def log(self, rows):
-        metrics = [
-            self.mlflow.entities.Metric(name, value, int(1e3 * (self.about.started + numbers.get("seconds", 0.0))), step)
-            for step, numbers in rows
-            for name, value in numbers.items()
-        ]
+        metrics = []
+        for step, numbers in rows:
+            now = int(1e3 * (self.about.started + numbers.get("seconds", 0.0)))
+            metrics += [self.mlflow.entities.Metric(metric_name(name), x, now, step) for name, x in numbers.items()]
         for first in range(0, len(metrics), self.BATCH):
             self.client.log_batch(self.run_id, metrics=metrics[first : first + self.BATCH])
 

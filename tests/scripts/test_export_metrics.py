@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from export_testing import InRun, line, lines
-from monitor import export
+from monitor import export, sinks
 
 
 class Noting:
@@ -73,6 +73,21 @@ class Sending(InRun):
         self.log.write_text(line(1, 1.0) + line(10, 1.0) + line(15, 1.0, step_ms=30e3) + line(20, 1.0))
         self.sink.log = lambda rows: self.assertEqual([n["seconds"] for _, n in rows], [0.5, 5, 37, 39.5])
         self.assertTrue(self.start().catch_up())
+
+    def test_names_with_dots_stay_apart(self):
+        self.log.write_text(line(1, 1.0, sources={"d/a.b": {"loss": 2.0}, "d/a/b": {"loss": 3.0}}))
+        self.sink.log = lambda rows: self.assertEqual(
+            {name: x for name, x in rows[0][1].items() if "/" in name},
+            {"sources/d/a.b/loss": 2.0, "sources/d/a/b/loss": 3.0},
+        )
+        self.assertTrue(self.start().catch_up())
+
+    def test_names_of_metrics_in_mlflow(self):
+        for name in ("loss", "valid/books/loss", "sources/d/a.b/loss", "sources/.d/..a/b:c-d e/loss"):
+            self.assertEqual(sinks.metric_name(name), name)
+        first, second = (sinks.metric_name(f"sources/{'x' * 300}/{name}") for name in ("loss", "tokens"))
+        self.assertEqual((len(first), len(second)), (250, 250))
+        self.assertNotEqual(first, second)
 
     def check_superseded(self, made):
         with open(self.log, "r+") as file:  # a resume from step 4

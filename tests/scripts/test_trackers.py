@@ -64,6 +64,18 @@ class Trackers(InRun):
         self.assertEqual((run / "tags" / "superseded_by").read_text(), new.name)
         self.assertEqual(len((new / "metrics" / "loss").read_text().splitlines()), 20)
 
+    def test_mlflow_with_all_names_of_datasets(self):
+        names = {"/w/a": "_2fw/a", "d/../b": "d/_2e_2e/b", "./c": "_2e/c", "c++": "c_2b_2b", "web@2": "web_402"}
+        names |= {"d/a.b": "d/a.b", "d/a/b": "d/a/b"}
+        losses = {name: {"loss": float(i)} for i, name in enumerate(names)}
+        self.log.write_text(line(1, 1.0, sources=losses))
+        store = self.folder / "mlruns"
+        code, _, errors = self.call("--to", "mlflow", "--tracking-uri", store.as_uri(), self.folder)
+        self.assertEqual(code, 0, errors)
+        (metrics,) = store.glob("*/*/metrics/sources")
+        found = {str(f.parent.relative_to(metrics)): float(f.read_text().split()[1]) for f in metrics.rglob("loss")}
+        self.assertEqual(found, {sent: losses[name]["loss"] for name, sent in names.items()})
+
     def test_mlflow_during_the_run(self):
         lock, store = self.folder / "run.lock", (self.folder / "mlruns").as_uri()
         lock.write_text(f"host {os.uname().nodename} pid {os.getpid()} since now now\n")

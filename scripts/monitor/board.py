@@ -22,6 +22,7 @@ class Run:
         self.epoch = 0  # incremented when the curves start again
         self.fp8, self.fp8_step = [], 0
         self.samples = []
+        self.trouble, self.damaged = "", False  # why the last update failed; whether to try again is useless
         self._record_time = None
         self._samples_log = Follower(folder / "samples.jsonl")
         self._open(run_status.log_of(folder))
@@ -82,7 +83,7 @@ class Run:
         for line in news.lines:
             try:
                 sample = json.loads(line, parse_constant=lambda _: None)  # no NaN
-            except ValueError:
+            except (ValueError, RecursionError):
                 sample = None
             # One entry per line, so that truncation finds its place; only the newest samples are kept.
             self.samples.append(sample if isinstance(sample, dict) else None)
@@ -104,7 +105,7 @@ class Run:
         starts = {key: str(self.start[key]) for key in ("host", "device", "commit", "ranks") if key in self.start}
         return {
             "state": state,
-            "why": why,
+            "why": self.trouble or why,
             "loading": round(self.loading, 3),
             "now_step": step,  # "step" is the curves' axis
             "steps": steps,
@@ -159,8 +160,21 @@ class Board:
         more = False
         for run in list(self.runs):
             with self.lock:
-                more = run.update() or more
+                more = self._update(run) or more
         return more
+
+    @staticmethod
+    def _update(run):
+        """An unreadable run must not stop the others."""
+        if run.damaged:
+            return False
+        try:
+            more, run.trouble = run.update(), ""
+            return more
+        except Exception as error:
+            run.trouble = f"cannot be read further: {type(error).__name__}: {error}"
+            run.damaged = not isinstance(error, OSError)  # a file system may become available again
+            return False
 
     def keep_up(self):
         """Updates the runs until stop() is called; the body of the thread."""

@@ -6,6 +6,7 @@ import math
 # FP8 statistics are a list of operands; the number of a step is the worst of them.
 WORST = {"saturated": max, "flushed": max, "sqnr": min, "sqnr_db": min}
 FP8 = "fp8"
+DEPTH = 16  # nested maps whose numbers are read; te-train writes fewer
 
 
 class Reader:
@@ -23,7 +24,7 @@ class Reader:
         if not self._csv:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
             return record if isinstance(record, dict) and "step" in record else None
         fields = line.split(",")
@@ -48,7 +49,7 @@ def numbers(record, separator="."):
     """{"loss": 2.5, "valid.books.loss": 3.1, "fp8.saturated": 1e-5}: all finite numbers, also of nested maps and with
     unknown names; for the FP8 operands the worst values."""
     found = {}
-    _flatten("", record, separator, found)
+    _flatten("", record, separator, found, DEPTH)
     operands = record.get(FP8)
     if isinstance(operands, list):
         for name, worst in WORST.items():
@@ -58,18 +59,25 @@ def numbers(record, separator="."):
     return found
 
 
-def _flatten(prefix, record, separator, found):
+def _flatten(prefix, record, separator, found, depth):
     for name, value in record.items():
         kind = type(value)
         if kind is float or kind is int or kind is bool:
-            if math.isfinite(value):
+            if _is_finite(value):
                 found[prefix + name] = float(value)
-        elif kind is dict:
-            _flatten(f"{prefix}{name}{separator}", value, separator, found)
+        elif kind is dict and depth:
+            _flatten(f"{prefix}{name}{separator}", value, separator, found, depth - 1)
+
+
+def _is_finite(value):
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond FP64
+        return False
 
 
 def is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_finite(value)
 
 
 def worst_operands(record, count=8):

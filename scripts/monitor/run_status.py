@@ -19,22 +19,31 @@ OWN_KEYS = {"logging.directory", "checkpoint.directory", "checkpoint.resume", "t
 
 
 def is_run(folder):
-    return any((folder / name).is_file() for name in (*LOGS, "run.json"))
+    return any(os.path.isfile(folder / name) for name in (*LOGS, "run.json"))  # False without permission
 
 
 def find_runs(paths):
     """Run folders at the paths or up to two levels below (such as in an experiment's folder), in the given order."""
     found = {}
     for path in paths:
-        for folder in [path, *sorted(path.glob("*/")), *sorted(path.glob("*/*/"))] if path.is_dir() else []:
+        below = _folders_in(path)
+        for folder in [path, *below, *(deeper for folder in below for deeper in _folders_in(folder))]:
             if is_run(folder):
                 found[folder.resolve()] = folder
     return list(found.values())
 
 
+def _folders_in(path):
+    """None if the path is not a readable folder."""
+    try:
+        return [path / name for name in sorted(os.listdir(path)) if os.path.isdir(path / name)]
+    except OSError:
+        return []
+
+
 def log_of(folder):
     """metrics.jsonl, else loss.csv; metrics.jsonl if neither exists yet."""
-    return next((folder / name for name in LOGS if (folder / name).is_file()), folder / LOGS[0])
+    return next((folder / name for name in LOGS if os.path.isfile(folder / name)), folder / LOGS[0])
 
 
 def read_json(path):
@@ -42,7 +51,7 @@ def read_json(path):
     try:
         with open_regular(path) as file:
             content = json.loads(file.read().decode())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

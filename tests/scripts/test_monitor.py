@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -100,6 +101,16 @@ class Records(unittest.TestCase):
         expected = {"step": 3, "skipped": 1, "valid.books.loss": 2.5, "fp8.saturated": 3e-5, "fp8.flushed": 2e-3}
         self.assertEqual(records.numbers(record), expected)
         self.assertEqual(records.worst_operands(record)[0]["operand"], "b weight")
+
+    def test_numbers_and_maps_beyond_all_limits(self):
+        record = {"step": 1, "big": 10**400, "fp8": [{"saturated": 10**400}], "loss": 2.0}
+        self.assertEqual(records.numbers(record), {"step": 1, "loss": 2})
+        reader, depth = records.Reader("metrics.jsonl"), 100_000
+        self.assertIsNone(reader.record('{"step": 1, "deep": ' + '{"a": ' * depth + "1" + "}" * depth + "}"))
+        deep = {"step": 1}
+        for _ in range(5000):
+            deep = {"step": 1, "deep": deep}
+        self.assertEqual(records.numbers(deep)["deep.step"], 1)
 
     def test_csv(self):
         reader = records.Reader("loss.csv")
@@ -254,6 +265,19 @@ class Status(WithRuns):
             self.assertIsNone(run_status.holder(folder))
             self.assertEqual(Follower(folder / name).read().lines, [])
 
+    def test_a_folder_without_permission_is_no_run(self):
+        self.write_run("a", 3)
+        secret, stat = self.write_run("secret", 3), os.stat
+
+        def refuse(path, **options):
+            if str(path).startswith(str(secret) + os.sep):
+                raise PermissionError(13, "Permission denied", str(path))
+            return stat(path, **options)
+
+        with unittest.mock.patch("os.stat", refuse):
+            self.assertEqual([f.name for f in run_status.find_runs([self.folder, secret])], ["a"])
+            self.assertEqual(run_status.log_of(secret), secret / "metrics.jsonl")
+
     def test_differing_keys(self):
         configs = [{"a.x": "1", "logging.directory": "p", "c.z": "3"}, {"a.x": "2", "logging.directory": "q"}, {}]
         self.assertEqual(run_status.differing_keys(configs), {"a.x": ["1", "2", "?"], "c.z": ["3", "-", "?"]})
@@ -355,6 +379,24 @@ class Dashboard(WithRuns):
             file.write("".join(line(s, skipped=True).replace('"loss": 1', '"loss": null') for s in range(51, 54)))
         self.catch_up()
         self.assertEqual((self.runs_of()[0]["state"], self.runs_of()[0]["diverged_after"]), ("diverged", 50))
+
+    def test_a_damaged_run_does_not_stop_the_others(self):
+        with open(self.runs[0] / "metrics.jsonl", "a") as file:
+            file.write('{"step": 51, "fp8": 3}\n')
+        with open(self.runs[1] / "metrics.jsonl", "a") as file:
+            file.write(line(51))
+        self.catch_up()
+        first, second = self.runs_of()
+        self.assertEqual((second["now_step"], second["why"]), (51, "ended before its last step"))
+        self.assertEqual(first["state"], "stopped")
+        self.assertIn("cannot be read further: TypeError: ", first["why"])
+
+    def test_an_unavailable_file_system_is_read_again(self):
+        with unittest.mock.patch.object(Follower, "read", side_effect=OSError(116, "Stale file handle")):
+            self.catch_up()
+            self.assertIn("Stale file handle", self.runs_of()[0]["why"])
+        self.catch_up()
+        self.assertEqual(self.runs_of()[0]["why"], "ended before its last step")
 
     def test_later_runs_do_not_move_the_others(self):
         board = Board([self.folder])

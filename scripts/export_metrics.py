@@ -29,18 +29,22 @@ def parse_arguments(arguments):
     add("runs", nargs="+", metavar="RUN", help="run folders, or folders that contain runs")
     add("--to", required=True, choices=["wandb", "mlflow"])
     add("--follow", action="store_true", help="keep sending until the runs have ended")
-    add("--every", type=float, default=5.0, metavar="SECONDS", help="polling interval with --follow (default 5)")
+    add("--every", type=float, metavar="SECONDS", help="polling interval with --follow (default 5)")
     add("--name", help="name of the run in the tracker (default: name of its folder); for one run only")
     add("--tag", action="append", default=[], metavar="TEXT", help="additional tag; may be repeated")
     add("--project", default="te-train", help="project in Weights & Biases, experiment in MLflow (default %(default)s)")
     add("--offline", action="store_true", help="wandb: write files only, for `wandb sync`")
-    add("--directory", default=".", metavar="DIR", help="wandb: folder for its files (default: current folder)")
+    add("--directory", metavar="DIR", help="wandb: folder for its files (default: current folder)")
     add("--tracking-uri", metavar="URI", help="mlflow: server or database, for example sqlite:///mlflow.db (default: MLflow's)")
     options = parser.parse_args(arguments)
-    if not options.every > 0:
+    if options.every is not None and not options.follow:
+        raise UserError("--every needs --follow")
+    if options.every is not None and not options.every > 0:
         raise UserError(f"--every: {options.every} must be above 0")
     if options.offline and options.to != "wandb":
         raise UserError("--offline needs --to wandb; with mlflow use --tracking-uri sqlite:///mlflow.db")
+    if options.directory and options.to != "wandb":
+        raise UserError("--directory needs --to wandb; with mlflow use --tracking-uri")
     if options.tracking_uri and options.to != "mlflow":
         raise UserError("--tracking-uri needs --to mlflow; for wandb set the environment variable WANDB_BASE_URL")
     return options
@@ -71,7 +75,7 @@ def open_sink(options, folder):
     config = run_status.flat_config(run_status.read_json(folder / "run.json"))
     about = sinks.About(folder, run_status.read_json(folder / "run.json"), config, options.name, options.tag)
     if options.to == "wandb":
-        return sinks.Wandb(load("wandb"), about, options.project, options.offline, options.directory)
+        return sinks.Wandb(load("wandb"), about, options.project, options.offline, options.directory or ".")
     mlflow = load("mlflow")
     load("mlflow.tracking")
     return sinks.Mlflow(mlflow, about, options.project, options.tracking_uri)
@@ -92,7 +96,7 @@ def send(options):
         state = made.state()
         made.end(state)
         say(f"{folder}: {made.sent} records sent, up to step {made.step} ({state})")
-    export.follow(exports, options.every, say)
+    export.follow(exports, options.every or 5.0, say)
     return 0
 
 

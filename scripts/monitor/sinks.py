@@ -131,7 +131,8 @@ class About:
         keys = ("version", "commit", "host", "device", "ranks")
         self.notes = {key: str(last[key]) for key in keys if last.get(key) not in (None, "")}
         self.notes["folder"] = str(folder.resolve())
-        precision = {"off": "bf16", "": ""}.get(config.get("precision.fp8", ""), "fp8")
+        dtype = config.get("precision.dtype", "bf16")
+        precision = {"off": dtype, "": ""}.get(config.get("precision.fp8", ""), "fp8")
         self.tags = [tag for tag in (config.get("model.family", ""), precision, *tags) if tag]
         self.started = _seconds(first.get("time")) or time.time()
 

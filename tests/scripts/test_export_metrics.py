@@ -203,12 +203,19 @@ class CommandLine(InRun):
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr
 
+    def test_tags_name_the_precision(self):
+        for fp8, dtype, tag in (("hybrid", "bf16", "fp8"), ("off", "bf16", "bf16"), ("off", "fp32", "fp32")):
+            config = {"precision.fp8": fp8, "precision.dtype": dtype}
+            self.assertEqual(sinks.About(self.folder, {}, config, tags=["mine"]).tags, [tag, "mine"])
+
     def test_mistakes_are_one_line(self):
         for arguments, expected in (
             (["--to", "mlflow", "--offline", self.folder], "--offline needs --to wandb"),
             (["--to", "wandb", "--tracking-uri", "x", self.folder], "--tracking-uri needs --to mlflow"),
             (["--to", "wandb", self.folder / "none"], "contains no run"),
-            (["--to", "wandb", "--every", "0", self.folder], "--every: 0.0 must be above 0"),
+            (["--to", "wandb", "--follow", "--every", "0", self.folder], "--every: 0.0 must be above 0"),
+            (["--to", "wandb", "--every", "1", self.folder], "--every needs --follow"),
+            (["--to", "mlflow", "--directory", "x", self.folder], "--directory needs --to wandb"),
         ):
             code, _, errors = self.call(*arguments)
             self.assertEqual((code, errors.count("\n")), (2, 1), errors)

@@ -73,12 +73,13 @@ MoeFeedForward::MoeFeedForward(int layer, const LayerConfig& config, parameters:
       batch_ranks_(scope_ == BalanceScope::global ? config.batch_ranks : nullptr),
       kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
-      bias_rate_(static_cast<float>(config.model.moe_router_bias_update_rate)) {
+      bias_rate_(static_cast<float>(config.model.moe_router_bias_update_rate)),
+      capacity_factor_(config.model.moe_expert_capacity_factor) {
   if (config.ranks != nullptr && config.ranks->size() > 1) token_ranks_.push_back(&config.ranks->group());
   if (tensor.sequence()) token_ranks_.push_back(&tensor.group());
-  if (config.model.moe_expert_capacity_factor > 0.0)
-    capacity_ =
-        kernels::expert_capacity(dims_.tokens, rule_.topk, experts_, config.model.moe_expert_capacity_factor);
+  if (capacity_factor_ > 0.0)
+    capacity_ = std::min(dims_.tokens,
+                         kernels::expert_capacity(dims_.tokens * rule_.topk, experts_, capacity_factor_));
   const int64_t hidden = dims_.hidden;
   const double in_std = config.model.init_method_std, out_std = output_std(config.model, LinearKind::fc2);
   // Weights in FP32 arithmetic.
@@ -149,6 +150,7 @@ void MoeFeedForward::limit(const Context& context, Activations& a, const Pass& p
                 .offsets = a.offsets,
                 .source = a.all_source,
                 .capacity = capacity_,
+                .factor = capacity_factor_,
                 .kept = a.kept,
                 .dropped = counted ? statistics_.sums.as<float>() + kernels::kRouterDropped : nullptr});
 }
@@ -198,7 +200,6 @@ void MoeFeedForward::route(const Context& context, Activations& a, const Pass& p
                                     .score_sums = a.score_sums,
                                     .token_sums = a.token_sums,
                                     .score_grad = a.score_grad,
-                                    .tokens = a.router_tokens,
                                     .step_counts = statistics_.counts,
                                     .step_sums = statistics_.sums});
 }
@@ -385,7 +386,6 @@ void MoeFeedForward::router_backward(const Context& context, const Activations& 
                                      .score_grad = a.score_grad,
                                      .balance_weight = balance_coefficient_ * pass.auxiliary_scale,
                                      .z_weight = z_coefficient_ * pass.auxiliary_scale,
-                                     .tokens = a.router_tokens,
                                      .d_logits = d_logits_});
   logits_backward(context, d_logits_, a.input, router_, dx, router_scratch_);
   if (gate_ != nullptr) logits_backward(context, d_gate_, a.input, gate_, dx, router_scratch_);

@@ -40,12 +40,12 @@ class MoeFeedForward final : public FeedForward {
 
   /// Tensors of a microbatch. Those without "scratch" are saved for the backward pass.
   struct Activations final : FeedForward::Activations {
-    PlannedTensor input;                      ///< [tokens, hidden]
-    PlannedTensor logits, probs, experts;     ///< of the router
-    PlannedTensor offsets, row_of, source;    ///< of the rows, or the sent rows; kernels/moe/permute.h
-    int64_t row_alignment = 1;                ///< of the same
-    ExpertDispatch::Routing routing;          ///< with expert parallelism
-    PlannedTensor score_grad, router_tokens;  ///< [sequences, experts], [1]
+    PlannedTensor input;                    ///< [tokens, hidden]
+    PlannedTensor logits, probs, experts;   ///< of the router
+    PlannedTensor offsets, row_of, source;  ///< of the rows, or the sent rows; kernels/moe/permute.h
+    int64_t row_alignment = 1;              ///< of the same
+    ExpertDispatch::Routing routing;        ///< with expert parallelism
+    PlannedTensor score_grad;               ///< [sequences, experts]
     PlannedTensor counts, score_sums, token_sums, statistics;  ///< scratch: statistics of the router
     PlannedTensor all_source,
         kept;  ///< scratch i32 with a capacity (kernels/moe/capacity.h): all rows, kept selections
@@ -225,6 +225,7 @@ class MoeFeedForward final : public FeedForward {
   parameters::Parameter *router_, *gate_ = nullptr;
   parameters::Parameter* bias_ = nullptr;  ///< of the selection; its gradient is zero
   float bias_rate_;
+  double capacity_factor_;
   std::unique_ptr<ExpertLinear> fc1_, fc2_, shared_fc1_, shared_fc2_;
   std::unique_ptr<ExpertDispatch> dispatch_;  ///< null: this rank has all experts
   RoutingStatistics statistics_;

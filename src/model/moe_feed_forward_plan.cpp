@@ -109,7 +109,6 @@ void MoeFeedForward::plan_activations(MemoryPlan& plan, FeedForward::Activations
   if (dispatch_) dispatch_->plan_routing(plan, a.routing);
   plan.add(a.score_grad, name_ + ".router.score_grad", MemoryKind::activations, DType::f32,
            {dims_.batch, experts_});
-  plan.add(a.router_tokens, name_ + ".router.tokens", MemoryKind::activations, DType::f32, {1});
   const auto scratch = [&](PlanSlot slot, Buffer tag, const char* name, DType dtype, Shape shape,
                            Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dtype, shape, {tag, lifetime});

@@ -22,8 +22,8 @@ struct Pass {
   bool new_scales =
       false;  ///< a recomputed pass computes current scales again: the first pass does not keep them
   bool last_microbatch = false;  ///< last of the step: its backward pass completes the gradients
-  /// Factor of the auxiliary losses of a microbatch, which are means over its tokens: the gradient scale divided by the
-  /// number of microbatches of the global batch.
+  /// Factor of the auxiliary losses, which are sums over tokens: the gradient scale divided by the tokens of the global
+  /// batch, without padding.
   float auxiliary_scale = 0.0f;
   Tensor document_start;  ///< int32 [tokens], with data.document_mask; see kernels/attention
   /// int32 [tokens of this context-parallel rank], or empty if no position is padding: experts skip positions whose

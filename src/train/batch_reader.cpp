@@ -11,7 +11,9 @@ void BatchReader::read(int64_t first_sample, HostBatch& batch) {
   } catch (const UserError& error) {
     bad_data_ = error.what();
   }
-  batch.counted = world_.sum_i64(counted, runner_.groups().data().world_ranks());
+  const std::vector<int>& ranks = runner_.groups().data().world_ranks();
+  batch.counted = world_.sum_i64(counted, ranks);
+  if (runner_.padded()) batch.unpadded = world_.sum_i64(Batches::unpadded(batch), ranks);
 }
 
 // A read error may have occurred on some of the ranks only.

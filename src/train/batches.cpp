@@ -96,6 +96,12 @@ int64_t Batches::counted(const int32_t* targets, int64_t size) {
   return std::count_if(targets, targets + size, [](int32_t target) { return target >= 0; });
 }
 
+int64_t Batches::unpadded(const HostBatch& batch) {
+  const auto* const targets = batch.targets.as<const int32_t>();
+  const auto size = static_cast<int64_t>(batch.targets.bytes() / sizeof(int32_t));
+  return size - std::count(targets, targets + size, data::BatchSource::kPadding);
+}
+
 // Attention's memory is planned for max_documents per sample.
 void Batches::check_documents(const int32_t* starts) const {
   const int64_t micro = options_.micro_batch_size, most = micro * options_.data.max_documents;

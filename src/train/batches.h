@@ -64,6 +64,8 @@ class Batches {
   static HostMicrobatch view(const data::Batch& batch);
   /// Number of targets that count in the loss.
   static int64_t counted(const int32_t* targets, int64_t size);
+  /// Number of this rank's positions that are no padding.
+  static int64_t unpadded(const HostBatch& batch);
 
  private:
   data::Batch microbatch(const data::BatchSource& source, int64_t first_sample) const;

@@ -93,22 +93,23 @@ std::vector<LayerRouting> RoutingReader::read(parallel::World& world) const {
   const std::vector<double> bounds = bias_bounds(world);
   for (int64_t layer = 0; layer < statistics_.counts.rows(); ++layer) {
     const double* const sum = sums.data() + layer * kernels::kRouterSums;
-    const double microbatches = sum[3];
+    const double microbatches = sum[3], tokens = std::max(sum[4], 1.0);
     if (microbatches == 0.0) continue;
     const auto first = counts.begin() + layer * static_cast<int64_t>(experts);
     const auto [least, most] = std::minmax_element(first, first + static_cast<int64_t>(experts));
     const double mean =
         static_cast<double>(std::accumulate(first, first + static_cast<int64_t>(experts), int64_t{0})) /
         static_cast<double>(experts);
-    layers.push_back({.layer = static_cast<int>(layer),
-                      .load_max = static_cast<double>(*most) / mean,
-                      .load_min = static_cast<double>(*least) / mean,
-                      .entropy = sum[2] / microbatches,
-                      .balance_loss = sum[0] / microbatches,
-                      .z_loss = sum[1] / microbatches,
-                      .dropped = sum[kernels::kRouterDropped] / microbatches,
-                      .dispatch_rounds = rounds[static_cast<size_t>(layer)] / microbatches,
-                      .bias_range = {}});
+    layers.push_back(
+        {.layer = static_cast<int>(layer),
+         .load_max = static_cast<double>(*most) / mean,
+         .load_min = static_cast<double>(*least) / mean,
+         .entropy = sum[2] / tokens,
+         .balance_loss = sum[0] / tokens,
+         .z_loss = sum[1] / tokens,
+         .dropped = sum[kernels::kRouterDropped] / std::max(sum[kernels::kRouterDropped + 1], 1.0),
+         .dispatch_rounds = rounds[static_cast<size_t>(layer)] / microbatches,
+         .bias_range = {}});
     const auto at = static_cast<size_t>(2 * layer);
     if (std::isfinite(bounds[at])) layers.back().bias_range = -bounds[at + 1] - bounds[at];
   }

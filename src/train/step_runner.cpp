@@ -149,6 +149,8 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   const auto gradient_scale = static_cast<float>(loss_scale);
   const float grad_scale = gradient_scale / static_cast<float>(std::max<int64_t>(1, batch.counted));
   optimizer_.prefetch(context_);
+  const int64_t tokens = padded_ ? batch.unpadded : global_microbatches_ * micro_batch_size_ * seq_length_;
+  const float auxiliary_scale = gradient_scale / static_cast<float>(std::max<int64_t>(1, tokens));
   // 2. Microbatches: gradients accumulate, and their reduction starts in the last backward pass.
   optimizer_.begin_step(context_);
   if (count_fp8) model_.recipe().table().zero_counters(context_);
@@ -161,7 +163,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
     pass.z_loss_sum = optimizer_.z_loss_sum();
-    pass.auxiliary_scale = gradient_scale / static_cast<float>(global_microbatches_);
+    pass.auxiliary_scale = auxiliary_scale;
     if (sample_losses_) {
       pass.sequence_losses =
           parameters::ParameterStore::part(sample_losses_, microbatch * micro_batch_size_, micro_batch_size_);

@@ -25,6 +25,8 @@ struct HostBatch {
   HostBuffer tokens, targets;  ///< int32 [samples of this data rank, local tokens of a sequence]
   HostBuffer document_start;   ///< int32 [samples of this data rank, seq], with data.document_mask
   int64_t counted = 0;         ///< targets of the global batch that are tokens
+  int64_t unpadded =
+      0;  ///< positions of the global batch that are no padding; needed if StepRunner::padded()
 };
 
 /// One microbatch on the host, int32 [microbatch, local tokens of a sequence]; document_start [microbatch, seq], with
@@ -47,6 +49,8 @@ class StepRunner {
   model::ModelStage& model() { return model_; }
   optim::Optimizer& optimizer() { return optimizer_; }
   const parallel::Groups& groups() const { return model_.groups(); }
+  /// Samples may end with padding.
+  bool padded() const { return padded_; }
 
   void allocate();
   /// Initializes the weights on all ranks, as a function of the seed.
@@ -101,7 +105,7 @@ class StepRunner {
   const Context& context_;
   const int64_t micro_batch_size_, global_microbatches_, seq_length_;
   const uint64_t seed_;
-  const bool document_mask_, padded_;  ///< padded_: samples end with padding
+  const bool document_mask_, padded_;
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   Pipeline pipeline_;

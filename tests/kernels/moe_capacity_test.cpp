@@ -11,10 +11,10 @@ using testing::cpu;
 using testing::TestTensor;
 
 TEST(MoeCapacity, IsAShareOfTheBalancedLoad) {
-  EXPECT_EQ(expert_capacity(16, 2, 4, 1.0), 8);
-  EXPECT_EQ(expert_capacity(16, 2, 4, 1.1), 9);
-  EXPECT_EQ(expert_capacity(16, 2, 4, 100.0), 16);  // an expert is selected once per token
-  EXPECT_EQ(expert_capacity(3, 1, 64, 0.1), 1);
+  EXPECT_EQ(expert_capacity(32, 4, 1.0), 8);
+  EXPECT_EQ(expert_capacity(32, 4, 1.1), 9);
+  EXPECT_EQ(expert_capacity(3, 64, 0.1), 1);
+  EXPECT_EQ(expert_capacity(0, 64, 0.1), 1);
   EXPECT_EQ(max_expert_rows(100, 2, 4, 8, 10), 64);
   EXPECT_EQ(max_expert_rows(10, 1, 4, 8, 10), 32);
 }
@@ -29,6 +29,15 @@ TEST(MoeCapacity, KeepsTheMostProbableSelections) {
   expert_rows(cpu(), {.experts = experts, .offsets = offsets, .row_of = row_of, .source = source});
   limit_experts(cpu(), {.probs = probs, .offsets = offsets, .source = source, .capacity = 2, .kept = kept});
   EXPECT_EQ(ints_of(kept), (std::vector<int32_t>{-1, 1, 1, -1, -1, 0, 0, -1}));
+}
+
+// Padding selects no expert, so the memory that positions need may be above the load of the tokens.
+TEST(MoeCapacity, FactorIsOfTheSelections) {
+  const MoeCase c{33, 8, 2, 16};
+  const LimitedOrder limited(cpu(), c, 9), by_factor(cpu(), c, 33, 1.0), both(cpu(), c, 3, 1.0),
+      three(cpu(), c, 3);
+  EXPECT_EQ(by_factor.kept.raw(), limited.kept.raw());  // ceil(66 / 8)
+  EXPECT_EQ(both.kept.raw(), three.kept.raw());
 }
 
 TEST(MoeCapacity, RowsHaveTheKeptSelections) {
@@ -47,8 +56,8 @@ TEST(MoeCapacity, RowsHaveTheKeptSelections) {
         EXPECT_EQ(kept[i], chosen[i]);
         EXPECT_EQ(source[static_cast<size_t>(row_of[i])], static_cast<int32_t>(i));
       }
-      EXPECT_FLOAT_EQ(order.dropped.floats()[0],
-                      5.0f + static_cast<float>(dropped) / static_cast<float>(kept.size()));
+      EXPECT_EQ(order.dropped.floats(), (std::vector<float>{5.0f + static_cast<float>(dropped),
+                                                            6.0f + static_cast<float>(kept.size())}));
       for (int64_t e = 0; e < c.experts; ++e) {
         const auto of = [e](const std::vector<int32_t>& all) {
           return std::count(all.begin(), all.end(), static_cast<int32_t>(e));

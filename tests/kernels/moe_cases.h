@@ -71,17 +71,17 @@ inline std::vector<int32_t> ints_of(const testing::TestTensor& tensor) {
 /// What is kept of a case's selections with `capacity`, and its rows; probabilities have few values, with equal ones.
 struct LimitedOrder {
   testing::TestTensor probs, kept, dropped, offsets, row_of, source;
-  LimitedOrder(const Context& context, const MoeCase& c, int64_t capacity)
+  LimitedOrder(const Context& context, const MoeCase& c, int64_t capacity, double factor = 0.0)
       : probs(context, DType::f32, {c.tokens, c.topk}),
         kept(context, DType::i32, {c.tokens, c.topk}),
-        dropped(context, DType::f32, {1}),
+        dropped(context, DType::f32, {2}),
         offsets(context, DType::i32, {c.experts + 1}),
         row_of(context, DType::i32, {c.tokens, c.topk}),
         source(context, DType::i32, {max_expert_rows(c.tokens, c.topk, c.experts, c.alignment, capacity)}) {
     std::vector<float> values;
     for (int64_t i = 0; i < c.tokens * c.topk; ++i)
       values.push_back(static_cast<float>(philox(7, 8, static_cast<uint64_t>(i)).word[0] % 13) * 0.0625f);
-    probs.fill(values), dropped.fill({5.0f});
+    probs.fill(values), dropped.fill({5.0f, 6.0f});
     MoeCase all = c;
     all.alignment = 1;
     const MoeOrder order(context, all);
@@ -89,6 +89,7 @@ struct LimitedOrder {
                             .offsets = order.offsets,
                             .source = order.source,
                             .capacity = capacity,
+                            .factor = factor,
                             .kept = kept,
                             .dropped = dropped.get().as<float>()});
     expert_rows(context, {.experts = kept,
@@ -195,8 +196,8 @@ inline const RouterCase kRouterCases[] = {
 /// All tensors of the router for a case, with inputs filled.
 struct RouterTensors {
   using T = testing::TestTensor;
-  T logits, bias, targets, experts, probs, counts, score_sums, token_sums, scratch, score_grad, tokens,
-      step_counts, step_sums, d_probs, d_logits;
+  T logits, bias, targets, experts, probs, counts, score_sums, token_sums, scratch, score_grad, step_counts,
+      step_sums, d_probs, d_logits;
   RouterTensors(const Context& x, const RouterCase& c)
       : logits(x, DType::f32, {c.tokens, c.experts}),
         bias(x, DType::f32, {c.experts}),
@@ -208,7 +209,6 @@ struct RouterTensors {
         token_sums(x, DType::f32, {c.sequences, kTokenSums}),
         scratch(x, DType::f32, {router_statistics_scratch(c.tokens, c.sequences, c.experts)}),
         score_grad(x, DType::f32, {c.sequences, c.experts}),
-        tokens(x, DType::f32, {1}),
         step_counts(x, DType::i32, {c.experts}),
         step_sums(x, DType::f32, {kRouterSums}),
         d_probs(x, DType::f32, {c.tokens, c.rule.topk}),
@@ -221,7 +221,7 @@ struct RouterTensors {
       if (is_padding(c, t)) all_targets[static_cast<size_t>(t)] = kPaddingTarget;
     targets.fill_ints(all_targets);
     step_counts.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.experts), 3));
-    step_sums.fill({0.5f, 0.25f, 0.125f, 2.0f, 0.0f});
+    step_sums.fill({0.5f, 0.25f, 0.125f, 2.0f, 8.0f, 0.0f, 0.0f});
   }
   static bool is_padding(const RouterCase& c, int64_t t) { return c.padded && t % 5 > 2; }
   void forward(const Context& x, const RouterCase& c, BalanceScope scope) const {
@@ -244,7 +244,6 @@ struct RouterTensors {
                        .score_sums = score_sums,
                        .token_sums = token_sums,
                        .score_grad = score_grad,
-                       .tokens = tokens,
                        .step_counts = step_counts,
                        .step_sums = step_sums});
   }
@@ -256,7 +255,6 @@ struct RouterTensors {
                         .score_grad = score_grad,
                         .balance_weight = balance_weight,
                         .z_weight = z_weight,
-                        .tokens = tokens,
                         .d_logits = d_logits});
   }
 };

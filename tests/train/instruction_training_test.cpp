@@ -6,6 +6,8 @@ namespace te {
 namespace {
 
 using testing::Documents;
+using testing::operator+;
+using testing::Overrides;
 using testing::Result;
 using testing::TrainFolder;
 using testing::write_dataset;
@@ -50,33 +52,50 @@ TEST(InstructionTraining, PackingDoesNotChangeTheLossWithDocumentMask) {
   EXPECT_GT(std::abs(mixed - alone), 1e-4);  // the mask has an effect
 }
 
-/// Three steps of one epoch each, every conversation in a sample of its own: 8 positions of 8 or 13.
+/// Three steps of one epoch each, every conversation in a sample of its own: 6 to 8 positions of 8 or 11.
 TEST(InstructionTraining, PaddingSelectsNoExperts) {
   const TrainFolder folder;
-  write_conversations(folder);
-  for (const std::string type : {"aux_loss", "seq_aux_loss", "global_aux_loss"}) {
-    const auto train = [&](int seq_length) {
-      const std::string run = type + std::to_string(seq_length);
-      const Result result = folder.run(
-          run, {"data.train=" + (folder / "chats"), "data.valid=" + (folder / "chats"),
-                "data.format=instruct", "model.seq_length=" + std::to_string(seq_length),
-                "training.micro_batch_size=4", "training.global_batch_size=8", "training.train_steps=3",
-                "training.eval_interval=3", "precision.dtype=fp32", "checkpoint.save_last=false",
-                "model.num_moe_experts=4", "model.moe_router_topk=2", "model.moe_ffn_hidden_size=32",
-                "model.moe_aux_loss_coeff=0.1", "model.moe_router_load_balancing_type=" + type,
-                "model.moe_z_loss_coeff=0.01", "model.moe_router_enable_expert_bias=true"});
-      EXPECT_EQ(result.code, 0) << result.error << result.out;
-      return run;
-    };
-    const std::string exact = train(8), padded = train(13);
-    for (const std::string column : {"loss", "grad_norm"}) {
-      const std::vector<double> expected = folder.column(exact, column),
-                                actual = folder.column(padded, column);
-      ASSERT_EQ(actual.size(), 3u);
-      for (size_t i = 0; i < 3; ++i)
-        EXPECT_NEAR(actual[i], expected[i], 1e-4 * expected[i]) << type << column;
-    }
+  Documents tokens, masks;
+  for (int i = 0; i < 8; ++i) {
+    const size_t length = 7 + static_cast<size_t>(i * i) % 3;
+    tokens.emplace_back(), masks.emplace_back(length, 1);
+    for (size_t k = 0; k < length; ++k)
+      tokens.back().push_back(static_cast<int32_t>((37 * i + 11 * k) % 256));
   }
+  write_dataset(folder / "chats", tokens);
+  write_dataset(folder / "chats_mask", masks, data::TokenType::kU8);
+  const auto train = [&](const std::string& run, int seq_length, int micro_batch, const Overrides& more) {
+    const Result result = folder.run(
+        run,
+        Overrides{"data.train=" + (folder / "chats"), "data.valid=" + (folder / "chats"),
+                  "data.format=instruct", "model.seq_length=" + std::to_string(seq_length),
+                  "training.micro_batch_size=" + std::to_string(micro_batch), "training.global_batch_size=8",
+                  "training.train_steps=3", "training.eval_interval=3", "precision.dtype=fp32",
+                  "checkpoint.save_last=false", "model.num_moe_experts=4", "model.moe_router_topk=2",
+                  "model.moe_ffn_hidden_size=32", "model.moe_aux_loss_coeff=0.1",
+                  "model.moe_z_loss_coeff=0.01", "model.moe_router_enable_expert_bias=true"} +
+            more);
+    EXPECT_EQ(result.code, 0) << result.error << result.out;
+    EXPECT_EQ(folder.csv(run).size(), 3u);
+  };
+  const auto expect_equal = [&](const std::string& actual, const std::string& expected) {
+    for (const std::string column : {"loss", "grad_norm"})
+      for (size_t i = 0; i < 3; ++i) {
+        const double value = folder.column(expected, column).at(i);
+        EXPECT_NEAR(folder.column(actual, column).at(i), value, 1e-4 * value) << actual << " " << column;
+      }
+  };
+  for (const std::string type : {"aux_loss", "seq_aux_loss", "global_aux_loss"}) {
+    const Overrides balance = {"model.moe_router_load_balancing_type=" + type};
+    train(type, 8, 4, balance), train(type + "_padded", 11, 4, balance);
+    expect_equal(type + "_padded", type);
+  }
+  // Losses that no other token enters do not depend on the microbatches.
+  train("whole", 8, 8, {"model.moe_router_load_balancing_type=seq_aux_loss"});
+  expect_equal("whole", "seq_aux_loss");
+  train("limited", 8, 4, {"model.moe_expert_capacity_factor=0.9"});
+  train("limited_padded", 11, 4, {"model.moe_expert_capacity_factor=0.9"});
+  expect_equal("limited_padded", "limited");
 }
 
 TEST(InstructionTraining, NeedsAMask) {

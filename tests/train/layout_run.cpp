@@ -21,9 +21,8 @@ constexpr uint64_t kValidSamples = 1 << 20;  ///< validation samples are numbere
 // --- data --------------------------------------------------------------------------------------------------
 
 /// A rule that the model can learn (the next token is a function of the last one), with a few targets left out, more of
-/// them in some samples than in others. Returns the number of counted targets.
-int64_t fill_sample(const config::ModelConfig& model, uint64_t sample, int32_t* tokens, int32_t* targets) {
-  int64_t counted = 0;
+/// them in some samples than in others.
+void fill_sample(const config::ModelConfig& model, uint64_t sample, int32_t* tokens, int32_t* targets) {
   for (int64_t i = 0; i < model.seq_length; ++i) {
     const Philox4 random = philox(7, sample, static_cast<uint64_t>(i));
     const auto vocab = static_cast<uint32_t>(model.vocab_size);
@@ -33,14 +32,12 @@ int64_t fill_sample(const config::ModelConfig& model, uint64_t sample, int32_t* 
     targets[i] = !ignored  ? static_cast<int32_t>((5 * token + 1) % vocab)
                  : padding ? data::BatchSource::kPadding
                            : data::BatchSource::kIgnoredTarget;
-    counted += ignored ? 0 : 1;
   }
-  return counted;
 }
 
 struct Samples {
   std::vector<int32_t> tokens, targets;
-  int64_t counted = 0;
+  int64_t counted = 0, unpadded = 0;
 };
 
 Samples samples(const config::ModelConfig& model, uint64_t first, int64_t count) {
@@ -50,9 +47,11 @@ Samples samples(const config::ModelConfig& model, uint64_t first, int64_t count)
   result.targets.resize(size);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = i * model.seq_length;
-    result.counted +=
-        fill_sample(model, first + static_cast<uint64_t>(i), &result.tokens[at], &result.targets[at]);
+    fill_sample(model, first + static_cast<uint64_t>(i), &result.tokens[at], &result.targets[at]);
   }
+  result.counted = std::ranges::count_if(result.targets, [](int32_t target) { return target >= 0; });
+  result.unpadded =
+      count * model.seq_length - std::ranges::count(result.targets, data::BatchSource::kPadding);
   return result;
 }
 
@@ -204,7 +203,7 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
     const int64_t from = runner.first_local_sample() * seq;
     runner.split().copy_local(all.tokens.data() + from, runner.local_samples(), batch.tokens.as<int32_t>());
     runner.split().copy_local(all.targets.data() + from, runner.local_samples(), batch.targets.as<int32_t>());
-    batch.counted = all.counted;
+    batch.counted = all.counted, batch.unpadded = all.unpadded;
     spoil_gradients(context, runner);
     train::set_step_precision(context, runner, train::step_in_bf16(config.precision, 0, step));
     runner.launch(batch, step, first, step == 2, std::numeric_limits<double>::infinity(), loss_scale);

@@ -18,6 +18,9 @@ void limit_experts_cpu(const LimitExperts& a) {
   const auto *offsets = a.offsets.as<int32_t>(), *source = a.source.as<int32_t>();
   const auto* probs = a.probs.as<float>();
   auto* kept = a.kept.as<int32_t>();
+  const int64_t capacity = a.factor > 0.0
+                               ? std::min(a.capacity, expert_capacity(offsets[experts], experts, a.factor))
+                               : a.capacity;
   int64_t dropped = 0;
   for (int64_t e = 0; e < experts; ++e) {
     std::vector<int32_t> own(source + offsets[e], source + offsets[e + 1]);
@@ -26,20 +29,15 @@ void limit_experts_cpu(const LimitExperts& a) {
       return std::bit_cast<uint32_t>(probs[left]) > std::bit_cast<uint32_t>(probs[right]);
     });
     for (size_t i = 0; i < own.size(); ++i)
-      kept[own[i]] = static_cast<int64_t>(i) < a.capacity ? static_cast<int32_t>(e) : -1;
-    dropped += std::max<int64_t>(static_cast<int64_t>(own.size()) - a.capacity, 0);
+      kept[own[i]] = static_cast<int64_t>(i) < capacity ? static_cast<int32_t>(e) : -1;
+    dropped += std::max<int64_t>(static_cast<int64_t>(own.size()) - capacity, 0);
   }
-  if (a.dropped != nullptr)
-    *a.dropped += static_cast<float>(dropped) / static_cast<float>(std::max(offsets[experts], 1));
+  if (a.dropped == nullptr) return;
+  a.dropped[0] += static_cast<float>(dropped);
+  a.dropped[1] += static_cast<float>(offsets[experts]);
 }
 
 }  // namespace
-
-int64_t expert_capacity(int64_t tokens, int64_t topk, int64_t experts, double factor) {
-  if (factor == 0.0) return tokens;
-  const double balanced = static_cast<double>(tokens * topk) / static_cast<double>(experts);
-  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(factor * balanced)), 1, tokens);
-}
 
 void limit_experts(const Context& context, const LimitExperts& a) {
   const char* op = "limit_experts";

@@ -40,19 +40,22 @@ __device__ uint32_t next_digit(const Keys& keys, uint32_t prefix, uint32_t mask,
 
 __global__ void __launch_bounds__(kThreads)
     limit_kernel(const float* probs, const int32_t* offsets, const int32_t* source, int capacity,
-                 int32_t* kept, float* dropped) {
+                 double factor, int32_t* kept, float* dropped) {
   __shared__ int counts[kDigits], sums[kThreads / kWarpSize];
   __shared__ int2 chosen;
   const int e = static_cast<int>(blockIdx.x), first = offsets[e];
   const Keys keys{probs, source + first, offsets[e + 1] - first};
+  const int all = offsets[gridDim.x];
+  if (factor > 0.0)
+    capacity = static_cast<int>(min(int64_t{capacity}, expert_capacity(all, gridDim.x, factor)));
+  if (e == 0 && threadIdx.x == 0 && dropped != nullptr) atomicAdd(dropped + 1, static_cast<float>(all));
   uint32_t smallest = 0, mask = 0;
   int equal = keys.count;  // kept ones of the keys that equal the smallest
   if (keys.count > capacity) {
     equal = capacity;
     for (int shift = 24; shift >= 0; shift -= 8, mask = mask >> 8 | 0xff000000u)
       smallest |= next_digit(keys, smallest, mask, shift, equal, counts, chosen);
-    if (threadIdx.x == 0 && dropped != nullptr)
-      atomicAdd(dropped, static_cast<float>(keys.count - capacity) / static_cast<float>(offsets[gridDim.x]));
+    if (threadIdx.x == 0 && dropped != nullptr) atomicAdd(dropped, static_cast<float>(keys.count - capacity));
   }
   for (int start = 0; start < keys.count; start += kThreads) {
     const int i = start + static_cast<int>(threadIdx.x);
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
 void limit_experts(const Context& context, const LimitExperts& a) {
   limit_kernel<<<static_cast<unsigned>(a.offsets.numel() - 1), kThreads, 0, cuda_stream(context)>>>(
       a.probs.as<float>(), a.offsets.as<int32_t>(), a.source.as<int32_t>(), static_cast<int>(a.capacity),
-      a.kept.as<int32_t>(), a.dropped);
+      a.factor, a.kept.as<int32_t>(), a.dropped);
   TE_CUDA_CHECK_LAUNCH();
 }
 

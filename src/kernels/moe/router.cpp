@@ -154,7 +154,6 @@ void router_balance_cpu(const RouterBalance& a) {
   const auto* counts = a.counts.as<int32_t>();
   auto* step_counts = a.step_counts.as<int32_t>();
   auto* step_sums = a.step_sums.as<float>();
-  const float microbatches = step_sums[3] + 1.0f;
   float squares = 0.0f, entropies = 0.0f, tokens = 0.0f, of_step = 0.0f;
   const float* const token_sums = a.token_sums.as<float>();
   for (int64_t s = 0; s < sequences; ++s) {
@@ -162,8 +161,6 @@ void router_balance_cpu(const RouterBalance& a) {
     entropies += token_sums[s * kTokenSums + 1];
     tokens += token_sums[s * kTokenSums + 2];
   }
-  tokens = std::max(tokens, 1.0f);
-  a.tokens.as<float>()[0] = tokens;
   std::vector<int32_t> all(static_cast<size_t>(experts), 0);
   for (int64_t e = 0; e < experts; ++e) {
     for (int64_t s = 0; s < sequences; ++s) all[static_cast<size_t>(e)] += counts[s * experts + e];
@@ -177,17 +174,18 @@ void router_balance_cpu(const RouterBalance& a) {
       const int32_t selected = own      ? counts[s * experts + e]
                                : global ? step_counts[e]
                                         : all[static_cast<size_t>(e)];
-      const float of_tokens = own ? std::max(token_sums[s * kTokenSums + 2], 1.0f) : tokens;
-      const float selections = global ? std::max(of_step, 1.0f) : of_tokens * static_cast<float>(a.topk);
-      const float grad = static_cast<float>(experts) * (static_cast<float>(selected) / selections) / tokens;
+      const float of_tokens = own ? token_sums[s * kTokenSums + 2] : tokens;
+      const float selections = std::max(global ? of_step : of_tokens * static_cast<float>(a.topk), 1.0f);
+      const float grad = static_cast<float>(experts) * (static_cast<float>(selected) / selections);
       a.score_grad.as<float>()[s * experts + e] = grad;
       loss += grad * a.score_sums.as<float>()[s * experts + e];
     }
   }
   step_sums[0] += loss;
-  step_sums[1] += squares / tokens;
-  step_sums[2] += entropies / tokens;
-  step_sums[3] = microbatches;
+  step_sums[1] += squares;
+  step_sums[2] += entropies;
+  step_sums[3] += 1.0f;
+  step_sums[4] += tokens;
 }
 
 /// d_scores += the gradient of the balance loss.
@@ -231,13 +229,12 @@ void router_backward_token(const RouterBackward& a, int64_t t, std::vector<float
     const int64_t length = a.logits.rows() / a.score_grad.rows();
     add_balance(a, a.score_grad.as<float>() + t / length * experts, scores, d_scores);
   }
-  const float z_weight = a.tokens ? a.z_weight / a.tokens.as<float>()[0] : a.z_weight;
   float inner = 0.0f;
   for (size_t e = 0; e < scores.size(); ++e) inner += d_scores[e] * scores[e];
   for (int64_t e = 0; e < experts; ++e) {
     const float s = scores[static_cast<size_t>(e)], d = d_scores[static_cast<size_t>(e)];
     const float through = a.rule.score == RouterScore::softmax ? s * (d - inner) : d * s * (1.0f - s);
-    d_logits[e] = through + 2.0f * z_weight * lse * std::exp(logits[e] - lse);
+    d_logits[e] = through + 2.0f * a.z_weight * lse * std::exp(logits[e] - lse);
   }
 }
 
@@ -291,7 +288,6 @@ void router_balance(const Context& context, const RouterBalance& a) {
   check_tensor(op, "token_sums", a.token_sums, DType::f32, {a.counts.rows(), kTokenSums});
   check_tensor(op, "counts", a.counts, DType::i32, a.score_sums.shape);
   check_tensor(op, "score_grad", a.score_grad, DType::f32, a.counts.shape);
-  check_tensor(op, "tokens", a.tokens, DType::f32, {1});
   check_tensor(op, "step_counts", a.step_counts, DType::i32, {experts});
   check_tensor(op, "step_sums", a.step_sums, DType::f32, {kRouterSums});
   TE_CHECK(a.topk > 0, "{}: topk {} must be positive", op, a.topk);
@@ -308,7 +304,6 @@ void router_backward(const Context& context, const RouterBackward& a) {
   check_selection(op, "d_probs", a.d_probs, DType::f32, tokens, a.rule.topk);
   if (a.row_of) check_selection(op, "row_of", a.row_of, DType::i32, tokens, a.rule.topk);
   if (a.score_grad) check_sequences(op, a.score_grad, tokens, experts);
-  if (a.tokens) check_tensor(op, "tokens", a.tokens, DType::f32, {1});
   check_tensor(op, "d_logits", a.d_logits, DType::f32, a.logits.shape);
   TE_DISPATCH_CUDA(context, router_backward, a);
 #pragma omp parallel for

@@ -207,22 +207,20 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void balance_kernel(BalanceScope scope, int topk, int sequences, int experts,
                                const int32_t* counts, const float* score_sums, const float* token_sums,
-                               float* score_grad, float* tokens_out, int32_t* step_counts, float* step_sums) {
+                               float* score_grad, int32_t* step_counts, float* step_sums) {
   __shared__ float shared[32];
-  const float microbatches = step_sums[3] + 1.0f;
   float squares = 0.0f, entropies = 0.0f, tokens = 0.0f, of_step = 0.0f;
   for (int s = 0; s < sequences; ++s) {
     const float* const sums = token_sums + s * kTokenSums;
     squares += sums[0], entropies += sums[1], tokens += sums[2];
   }
-  tokens = fmaxf(tokens, 1.0f);
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     int32_t all = 0;
     for (int s = 0; s < sequences; ++s) all += counts[s * experts + e];
     step_counts[e] += all;
     of_step += static_cast<float>(step_counts[e]);
   }
-  of_step = fmaxf(block_sum(of_step, shared), 1.0f);
+  of_step = block_sum(of_step, shared);
   float loss = 0.0f;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     int32_t all = 0;
@@ -230,26 +228,26 @@ __global__ void balance_kernel(BalanceScope scope, int topk, int sequences, int 
     for (int s = 0; s < sequences; ++s) {
       const bool own = scope == BalanceScope::sequence, global = scope == BalanceScope::global;
       const int32_t selected = own ? counts[s * experts + e] : global ? step_counts[e] : all;
-      const float of_tokens = own ? fmaxf(token_sums[s * kTokenSums + 2], 1.0f) : tokens;
-      const float selections = global ? of_step : of_tokens * static_cast<float>(topk);
-      const float grad = static_cast<float>(experts) * (static_cast<float>(selected) / selections) / tokens;
+      const float of_tokens = own ? token_sums[s * kTokenSums + 2] : tokens;
+      const float selections = fmaxf(global ? of_step : of_tokens * static_cast<float>(topk), 1.0f);
+      const float grad = static_cast<float>(experts) * (static_cast<float>(selected) / selections);
       score_grad[s * experts + e] = grad;
       loss += grad * score_sums[s * experts + e];
     }
   }
-  loss = block_sum(loss, shared);  // all threads have read step_sums before its barrier
+  loss = block_sum(loss, shared);
   if (threadIdx.x != 0) return;
-  *tokens_out = tokens;
   step_sums[0] += loss;
-  step_sums[1] += squares / tokens;
-  step_sums[2] += entropies / tokens;
-  step_sums[3] = microbatches;
+  step_sums[1] += squares;
+  step_sums[2] += entropies;
+  step_sums[3] += 1.0f;
+  step_sums[4] += tokens;
 }
 
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(RouterRule rule, const float* logits, const int32_t* selected, const float* d_probs,
                     const int32_t* row_of, const float* score_grad, int64_t length, float balance_weight,
-                    float z_weight, const float* real_tokens, float* d_logits, int64_t tokens, int experts) {
+                    float z_weight, float* d_logits, int64_t tokens, int experts) {
   extern __shared__ __align__(16) char memory[];
   const WarpMemory shared(memory, experts);
   float *const scores = shared.scores, *const d_scores = shared.key;
@@ -260,7 +258,6 @@ __global__ void __launch_bounds__(kThreads)
     for (int e = lane; e < experts; e += kWarpSize) d_logits[t * experts + e] = 0.0f;
     return;
   }
-  if (real_tokens != nullptr) z_weight /= *real_tokens;
   const bool softmax = rule.score == RouterScore::softmax;
   const float lse = warp_scores(logits + t * experts, experts, rule.score, scores);
   for (int e = lane; e < experts; e += kWarpSize) d_scores[e] = 0.0f;
@@ -347,7 +344,7 @@ void router_balance(const Context& context, const RouterBalance& a) {
   balance_kernel<<<1, 256, 0, cuda_stream(context)>>>(
       a.scope, static_cast<int>(a.topk), static_cast<int>(a.counts.rows()), static_cast<int>(a.counts.cols()),
       a.counts.as<int32_t>(), a.score_sums.as<float>(), a.token_sums.as<float>(), a.score_grad.as<float>(),
-      a.tokens.as<float>(), a.step_counts.as<int32_t>(), a.step_sums.as<float>());
+      a.step_counts.as<int32_t>(), a.step_sums.as<float>());
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -359,7 +356,7 @@ void router_backward(const Context& context, const RouterBackward& a) {
   backward_kernel<<<ceil_div(tokens, kWarps), kThreads, bytes, cuda_stream(context)>>>(
       a.rule, a.logits.as<float>(), a.experts.as<int32_t>(), a.d_probs.as<float>(), a.row_of.as<int32_t>(),
       a.score_grad.as<float>(), a.score_grad ? tokens / a.score_grad.rows() : tokens, a.balance_weight,
-      a.z_weight, a.tokens.as<float>(), a.d_logits.as<float>(), tokens, experts);
+      a.z_weight, a.d_logits.as<float>(), tokens, experts);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -70,22 +70,22 @@ int64_t router_statistics_parts(int64_t length, int64_t sequences);
 /// Elements of RouterStatistics::scratch.
 int64_t router_statistics_scratch(int64_t tokens, int64_t sequences, int64_t experts);
 
-/// Statistics of a layer over the microbatches of a step.
-constexpr int kRouterSums =
-    5;  ///< balance loss, mean z-loss, mean entropy (of each microbatch, added), microbatches, dropped share (added)
-constexpr int kRouterDropped = 4;
+/// Statistics of a layer over the microbatches of a step: balance loss times tokens, sums of logsumexp(logits)^2 and of
+/// the entropy over the tokens, microbatches, tokens, LimitExperts::dropped.
+constexpr int kRouterSums = 7;
+constexpr int kRouterDropped = 5;
 
 /// Load-balancing loss (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961), as in Megatron-LM:
 ///   E * sum over experts of (share of the selections that went to the expert) * (mean score)
-/// of the microbatch (all sequences together), of each sequence (then their mean), or with the shares of all
-/// microbatches of the step up to this one.
+/// of the microbatch (all sequences together), of each sequence (then their mean, weighted by tokens), or with the
+/// shares of all microbatches of the step up to this one.
 struct RouterBalance {
   BalanceScope scope = BalanceScope::microbatch;
   int64_t topk = 1;  ///< selections per token
   /// Of router_statistics(). With scope `global` counts may include other ranks' tokens.
   Tensor counts, score_sums, token_sums;
-  Tensor score_grad;   ///< out fp32 [sequences, E]: gradient of the loss with respect to each token's scores
-  Tensor tokens;       ///< out fp32 [1]: tokens of the microbatch, without padding, at least 1
+  Tensor
+      score_grad;  ///< out fp32 [sequences, E]: gradient of loss times tokens with respect to each token's scores
   Tensor step_counts;  ///< i32 [E]: += counts
   Tensor step_sums;    ///< fp32 [kRouterSums]: += this microbatch's
 };
@@ -98,8 +98,7 @@ struct RouterBackward {
   Tensor row_of;           ///< optional i32 [T, topk]: a negative one means that d_probs is 0 (permute.h)
   Tensor score_grad;       ///< optional fp32 [sequences, E], see RouterBalance
   float balance_weight = 0.0f;  ///< factor of score_grad
-  float z_weight = 0.0f;        ///< gradient of z_weight / tokens * sum over tokens of logsumexp(logits)^2
-  Tensor tokens;                ///< optional, see RouterBalance; without it 1
+  float z_weight = 0.0f;        ///< gradient of z_weight * sum over tokens of logsumexp(logits)^2
   Tensor d_logits;              ///< out [T, E] fp32; 0 for padding
 };
 void router_backward(const Context& context, const RouterBackward& args);

@@ -33,6 +33,7 @@ struct Guard {
   std::vector<double> bf16, fp8;  ///< losses of its BF16 steps, and of its FP8 steps so far
   int64_t bf16_until = 0;         ///< steps up to this one run in BF16
   int64_t excesses = 0;
+  void drop_comparison() { began = -1, bf16.clear(), fp8.clear(); }
   bool operator==(const Guard&) const = default;
 };
 

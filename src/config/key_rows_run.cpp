@@ -72,7 +72,8 @@ const auto kRunRows = std::to_array<Key>({
      "Write TensorBoard event files in `directory`: the numbers of `metrics.jsonl`, FP8 health as "
      "histograms, and the config."},
     {TE_KEY(logging.fp8_stats_every), kBuiltIn, from_to(0, kMaxSteps),
-     "Steps between FP8 health records in `metrics.jsonl` and event files; 0 disables."},
+     "Steps between FP8 health records in `metrics.jsonl` and event files, of steps that `logging.every` "
+     "logs; 0 disables."},
     {TE_KEY(logging.fp8_statistics_every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between records of quantization error per operand "
      "([how-to/debug-fp8.md](../how-to/debug-fp8.md)), each one extra forward and backward microbatch; 0 "

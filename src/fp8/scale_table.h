@@ -42,6 +42,8 @@ class ScaleTable {
     return tensor_states.as<kernels::Fp8TensorState>() + index;
   }
   unsigned* num_quantizations_of(int index) { return num_quantizations_.data() + index; }
+  /// Of all operands: which slots of tensor_states and predicted_scales come next, so part of a copy of these.
+  std::vector<unsigned>& num_quantizations() { return num_quantizations_; }
   /// Predictions of scales that are powers of two (Fp8Requantize::predicted_scales).
   float* predicted_scales_of(int index) const { return predicted_scales.as<float>() + 2 * index; }
   /// Number of quantizations of inputs and gradients in two launches so far, and how many of them were requantized

@@ -113,12 +113,16 @@ void Guard::compare(checkpoint::Progress& progress) {
 Guard::Verdict Guard::after_step(checkpoint::Progress& progress, double loss) {
   checkpoint::Guard& guard = progress.guard;
   if (guard.began < 0) return Verdict::none;
+  if (runner_.model().recipe().high_precision()) {  // as the precision changed on resume
+    log_info("guard: the comparison that began after step {} is dropped: step {} ran without FP8",
+             guard.began, progress.step);
+    discard(progress);
+    return Verdict::none;
+  }
   guard.fp8.push_back(loss);
   if (guard.fp8.size() < guard.bf16.size()) return Verdict::none;
   const Verdict verdict = decide(progress);
-  guard.began = -1;
-  guard.bf16.clear();
-  guard.fp8.clear();
+  guard.drop_comparison();
   if (verdict != Verdict::roll_back) copy_.drop();
   if (verdict == Verdict::bf16) guard.bf16_until = progress.step + config_.guard.bf16_steps;
   if (verdict != Verdict::roll_back) return verdict;
@@ -166,10 +170,7 @@ Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
 }
 
 void Guard::discard(checkpoint::Progress& progress) {
-  checkpoint::Guard& guard = progress.guard;
-  guard.began = -1;
-  guard.bf16.clear();
-  guard.fp8.clear();
+  progress.guard.drop_comparison();
   copy_.drop();
 }
 

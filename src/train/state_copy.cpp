@@ -30,6 +30,7 @@ void StateCopy::save(const checkpoint::Progress& progress) {
   context_.synchronize();
   progress_ = progress;
   progress_.updates = runner_.optimizer().updates();
+  num_quantizations_ = runner_.model().recipe().table().num_quantizations();
   has_copy_ = true;
 }
 
@@ -40,6 +41,7 @@ const checkpoint::Progress& StateCopy::restore() {
   context_.synchronize();
   runner_.optimizer().gatherer().invalidate();
   runner_.optimizer().set_updates(progress_.updates);
+  runner_.model().recipe().table().num_quantizations() = num_quantizations_;
   runner_.model().weights_changed(false);
   return progress_;
 }

@@ -31,6 +31,7 @@ class StateCopy {
   const Context& context_;
   StepRunner& runner_;
   std::vector<HostBuffer> buffers_;
+  std::vector<unsigned> num_quantizations_;
   checkpoint::Progress progress_;
   bool has_copy_ = false;
 };

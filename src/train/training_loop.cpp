@@ -55,7 +55,9 @@ Outcome TrainingLoop::run(Requests& requests) {
          !best_checkpoints_.exhausted(progress_.validation)) {
     const Due due = next_step();
     StepMetrics metrics = run_step(due);
-    const bool evaluated = evaluate(due, metrics), tasks_evaluated = evaluate_tasks(due, metrics);
+    // A guard that rolls back has already restored other weights.
+    const bool kept = verdict_ != Guard::Verdict::roll_back, evaluated = kept && evaluate(due, metrics),
+               tasks_evaluated = kept && evaluate_tasks(due, metrics);
     if (evaluated || tasks_evaluated || due.log || due.fp8_statistics || !metrics.guard.empty() ||
         metrics.skipped || metrics.spike)
       write_logs(due, metrics);
@@ -67,7 +69,7 @@ Outcome TrainingLoop::run(Requests& requests) {
       case StepDecision::proceed:
         break;
     }
-    if (sample_maker_ != nullptr && (due.step % config_.logging.generate_every == 0 || due.last))
+    if (sample_maker_ != nullptr && (due.step % config_.logging.generate_every == 0 || ends(due)))
       make_samples(due.step);
     stopping = checkpoint(due, metrics, requests);
   }
@@ -111,6 +113,14 @@ void TrainingLoop::open_logs() {
 }
 
 void TrainingLoop::make_guard() {
+  checkpoint::Guard& open = progress_.guard;
+  const bool continues = config_.guard.every > 0 && config_.precision.fp8 != config::Fp8Mode::off &&
+                         progress_.step == open.began + static_cast<int64_t>(open.fp8.size());
+  if (open.began >= 0 && !continues) {
+    log_info("guard: the comparison that began after step {} is dropped: this run does not continue it",
+             open.began);
+    open.drop_comparison();
+  }
   if (config_.guard.every == 0) return;
   guard_.emplace(
       config_, context_, runner_, precision_,
@@ -300,9 +310,13 @@ bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
   return true;
 }
 
+bool TrainingLoop::ends(const Due& due) const {
+  return due.last || best_checkpoints_.exhausted(progress_.validation);
+}
+
 // All replicas of the model share the evaluation.
 bool TrainingLoop::evaluate_tasks(const Due& due, StepMetrics& metrics) {
-  if (evaluator_ == nullptr || (due.step % config_.evaluation.every != 0 && !due.last)) return false;
+  if (evaluator_ == nullptr || (due.step % config_.evaluation.every != 0 && !ends(due))) return false;
   const double before = now_seconds();
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(due.step);
@@ -413,13 +427,11 @@ bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Reques
   const config::CheckpointConfig& options = config_.checkpoint;
   const StepRequest request = reduce_requests(requests);
   const bool stopping = request == StepRequest::stop || request == StepRequest::data_error;
-  const bool wanted =
-      request == StepRequest::save || (options.save_every > 0 && due.step % options.save_every == 0);
-  const bool end = due.last || best_checkpoints_.exhausted(progress_.validation);
+  const bool periodic = options.save_every > 0 && due.step % options.save_every == 0, end = ends(due);
   const double before = now_seconds();
   if (save(metrics,
-           (wanted && (!metrics.skipped || metrics.overflow)) || (end && options.save_last) ||
-               (stopping && !end),
+           request == StepRequest::save || (periodic && (!metrics.skipped || metrics.overflow)) ||
+               (end && options.save_last) || (stopping && !end),
            stopping))
     remaining_.save(now_seconds() - before);
   return stopping;

@@ -98,6 +98,8 @@ class TrainingLoop {
   void log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics);
   bool evaluate(const Due& due, StepMetrics& metrics);
   bool evaluate_tasks(const Due& due, StepMetrics& metrics);
+  /// Whether the run ends after this step, validated if it is due.
+  bool ends(const Due& due) const;
   void write_logs(const Due& due, StepMetrics& metrics);
   StepDecision decide(const StepMetrics& metrics);
   void make_samples(int64_t step);

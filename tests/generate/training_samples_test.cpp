@@ -124,6 +124,19 @@ TEST_F(TrainingSamples, ADivergedModelGeneratesNoText) {
   }
 }
 
+// With a growing validation loss.
+TEST_F(TrainingSamples, ARunThatStopsEarlyEndsWithSamples) {
+  const Result result =
+      train("a", prompts_ + Overrides{"logging.generate_every=5", "training.train_steps=40",
+                                      "training.eval_interval=2", "training.loss_spikes=off",
+                                      "training.early_stopping_patience=2", "optimizer.lr=0.3",
+                                      "optimizer.min_lr=0.3", "optimizer.warmup_steps=0"});
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  const double last = folder_.column("a", "step").back();
+  EXPECT_LT(last, 40);
+  EXPECT_EQ(samples("a").back()["step"], last);
+}
+
 TEST_F(TrainingSamples, RefusesInvalidSettings) {
   const auto refused = [&](const Overrides& overrides, const std::string& part) {
     testing::expect_refused(train("x", overrides), part);

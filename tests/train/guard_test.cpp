@@ -169,6 +169,23 @@ TEST(Guard, RecoversAFailingRun) {
   }
 }
 
+// The first part of a comparison is in the checkpoint; the run that resumes does not continue it.
+TEST(Guard, AnOpenComparisonIsDroppedByAnotherConfig) {
+  const TrainFolder folder;
+  const Overrides fp8 = {"precision.fp8=hybrid"}, guard = {"guard.every=3", "guard.compare_steps=2"};
+  const Result first =
+      folder.run("a", fp8 + guard + Overrides{"training.train_steps=6", "checkpoint.save_every=1"});
+  ASSERT_EQ(first.code, 0) << first.error;
+  const Overrides inside = {"checkpoint.resume=" + folder.checkpoint("a", 4)};
+  for (const auto& [run, overrides] : std::vector<std::pair<std::string, Overrides>>{
+           {"without", fp8}, {"bf16", guard + fp8 + Overrides{"precision.fp8_until_step=4"}}}) {
+    const Result result = folder.run(run, inside + overrides);
+    EXPECT_EQ(result.code, 0) << result.error;
+    TE_EXPECT_CONTAINS(result.out, "guard: the comparison that began after step 3 is dropped: ");
+    EXPECT_TRUE(guard_records(folder, run).empty());
+  }
+}
+
 TEST(Guard, InvalidKeysAreRefused) {
   const TrainFolder folder;
   expect_refused(folder.run("off", {"guard.every=2"}), "precision.fp8 is off");

@@ -115,16 +115,24 @@ TEST_F(Interruption, OtherSignalsSaveAsWell) {
   }
 }
 
+// Also in steps that are skipped: here, as their scaled gradients overflow.
 TEST_F(Interruption, Sigusr1SavesAndContinues) {
-  const pid_t child = folder_.start(
-      "a", {"training.train_steps=1000000", "checkpoint.save_last=false", "checkpoint.save_every=1000000"});
-  wait_for_lines(4);
-  ::kill(child, SIGUSR1);
-  wait_for_output("saved " + folder_.run_folder("a") + "/checkpoints/step_");
-  const auto lines = static_cast<int64_t>(folder_.csv("a").size());
-  wait_for_lines(lines + 5);
-  ::kill(child, SIGTERM);
-  EXPECT_EQ(folder_.wait(child).code, 130);
+  const testing::Overrides fp16 = {"precision.dtype=fp16", "precision.loss_scale=1152921504606846976",
+                                   "training.max_nonfinite_steps=1000000"};
+  for (const testing::Overrides& precision : {testing::Overrides(), fp16}) {
+    testing::Overrides all = {"training.train_steps=1000000", "checkpoint.save_last=false",
+                              "checkpoint.save_every=1000000"};
+    all.insert(all.end(), precision.begin(), precision.end());
+    const pid_t child = folder_.start("a", all);
+    wait_for_lines(4);
+    ::kill(child, SIGUSR1);
+    wait_for_output("saved " + folder_.run_folder("a") + "/checkpoints/step_");
+    const auto lines = static_cast<int64_t>(folder_.csv("a").size());
+    wait_for_lines(lines + 5);
+    ::kill(child, SIGTERM);
+    EXPECT_EQ(folder_.wait(child).code, 130);
+    std::filesystem::remove_all(folder_.run_folder("a"));
+  }
 }
 
 // One step takes minutes in this test.

@@ -35,7 +35,7 @@ class RandomRun {
   train::StepRunner& runner() { return runner_; }
   const train::HostBatch& batch() const { return batch_; }
 
-  void step(int64_t number) {
+  void step(int64_t number, bool counts = true) {
     const int64_t seq = config_.model.seq_length, global = config_.training.global_batch_size;
     batch_.counted = global * seq;
     for (int64_t i = 0; i < global * seq; ++i) {
@@ -43,7 +43,7 @@ class RandomRun {
       batch_.tokens.as<int32_t>()[i] = static_cast<int32_t>(random.word[0] % config_.model.vocab_size);
       batch_.targets.as<int32_t>()[i] = static_cast<int32_t>(random.word[1] % config_.model.vocab_size);
     }
-    runner_.launch(batch_, number, (number - 1) * global, true);
+    runner_.launch(batch_, number, (number - 1) * global, counts);
     context_.synchronize();
     runner_.optimizer().finish_step(false);
   }
@@ -119,6 +119,25 @@ TEST(StateCopy, RestoresTensorsAndProgress) {
   EXPECT_EQ(copy.restore(), some_progress());
   EXPECT_EQ(changed(before, run.state()), Names());
   EXPECT_EQ(run.runner().optimizer().updates(), 2);
+}
+
+// The next quantization uses the slot of amaxes that the last one has cleared, however many of them are undone.
+TEST(StateCopy, RestoresTheNextSlots) {
+  const auto state_after = [](int undone) {
+    RandomRun run(config_with_all_state());
+    train::StateCopy copy(run.context(), run.runner());
+    run.step(1, false), run.step(2, false);
+    copy.save(some_progress());
+    run.runner().begin_evaluation();
+    for (int i = 0; i < undone; ++i)
+      run.runner().evaluate({run.batch().tokens.as<int32_t>(), run.batch().targets.as<int32_t>()});
+    run.runner().finish_evaluation();
+    copy.restore();
+    run.step(3, false);
+    return run.state();
+  };
+  const auto expected = state_after(0);
+  for (const int undone : {1, 2}) EXPECT_EQ(changed(expected, state_after(undone)), Names()) << undone;
 }
 
 TEST(WarmUp, ChangesNoState) {

@@ -183,7 +183,7 @@ void check_report(const Options& options) {
 void write_report(const Options& options, const nlohmann::json& report) {
   if (options.json.empty()) return;
   apps::OutputFile file("--json", options.json);
-  file.write(report.dump(2) + "\n");
+  file.write(report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   file.finish();
 }
 

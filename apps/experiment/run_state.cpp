@@ -103,7 +103,8 @@ void write_state(const Run& run, const RunState& state) {
                             {"request", state.evaluation.request},
                             {"seconds", state.evaluation.seconds},
                             {"reason", state.evaluation.reason}};
-  write_whole(run.folder / "state.json", record.dump(2) + "\n");
+  write_whole(run.folder / "state.json",
+              record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 RunProgress read_progress(const Run& run) {

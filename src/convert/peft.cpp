@@ -423,7 +423,9 @@ int64_t write_peft(const checkpoint::Reader& reader, const std::filesystem::path
   }
   writer.finish();
   checkpoint::write_text(folder / kConfig,
-                         config_json(adapter, matrices, fused, reader.manifest().base->path).dump(2) + "\n");
+                         config_json(adapter, matrices, fused, reader.manifest().base->path)
+                                 .dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+                             "\n");
   return static_cast<int64_t>(specs.size());
 }
 

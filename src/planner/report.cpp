@@ -163,7 +163,7 @@ std::string report_json(const SearchResult& result, const config::Config& config
   } else {
     report["own_refusal"] = result.configured_refusal;
   }
-  return report.dump(2) + '\n';
+  return report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace te::planner

@@ -191,7 +191,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
              {"entropy", number(r.entropy)},
              {"balance_loss", number(r.balance_loss)},
              {"z_loss", number(r.z_loss)}};
-    if (r.dropped > 0) layer["dropped"] = number(r.dropped);
+    if (r.dropped) layer["dropped"] = number(*r.dropped);
     if (r.dispatch_rounds > 0) layer["dispatch_rounds"] = number(r.dispatch_rounds);
     if (r.bias_range) layer["bias_range"] = number(*r.bias_range);
   }
@@ -212,7 +212,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                              {"flushed", number(item.flushed)}});
     if (item.requantized) record["fp8"].back()["recast"] = *item.requantized;
   }
-  jsonl_.append(record.dump() + "\n");
+  jsonl_.append(record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (tensorboard_) tensorboard_->add(record);
 }
 

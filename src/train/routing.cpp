@@ -100,16 +100,17 @@ std::vector<LayerRouting> RoutingReader::read(parallel::World& world) const {
     const double mean =
         static_cast<double>(std::accumulate(first, first + static_cast<int64_t>(experts), int64_t{0})) /
         static_cast<double>(experts);
-    layers.push_back(
-        {.layer = static_cast<int>(layer),
-         .load_max = static_cast<double>(*most) / mean,
-         .load_min = static_cast<double>(*least) / mean,
-         .entropy = sum[2] / tokens,
-         .balance_loss = sum[0] / tokens,
-         .z_loss = sum[1] / tokens,
-         .dropped = sum[kernels::kRouterDropped] / std::max(sum[kernels::kRouterDropped + 1], 1.0),
-         .dispatch_rounds = rounds[static_cast<size_t>(layer)] / microbatches,
-         .bias_range = {}});
+    layers.push_back({.layer = static_cast<int>(layer),
+                      .load_max = static_cast<double>(*most) / mean,
+                      .load_min = static_cast<double>(*least) / mean,
+                      .entropy = sum[2] / tokens,
+                      .balance_loss = sum[0] / tokens,
+                      .z_loss = sum[1] / tokens,
+                      .dropped = {},
+                      .dispatch_rounds = rounds[static_cast<size_t>(layer)] / microbatches,
+                      .bias_range = {}});
+    const double* const limited = sum + kernels::kRouterDropped;
+    if (limited[1] > 0.0) layers.back().dropped = limited[0] / limited[1];
     const auto at = static_cast<size_t>(2 * layer);
     if (std::isfinite(bounds[at])) layers.back().bias_range = -bounds[at + 1] - bounds[at];
   }

@@ -16,9 +16,9 @@ struct LayerRouting {
   double load_max = 0;  ///< tokens of the expert with the most, over the mean of all experts; 1 is balanced
   double load_min = 0;  ///< likewise of the expert with the fewest
   double entropy = 0;   ///< mean entropy of a token's scores, in nats
-  double balance_loss = 0;  ///< without coefficient; 1 if balanced
-  double z_loss = 0;        ///< mean squared logsumexp of a token's logits, without coefficient
-  double dropped = 0;       ///< share of the selections
+  double balance_loss = 0;        ///< without coefficient; 1 if balanced
+  double z_loss = 0;              ///< mean squared logsumexp of a token's logits, without coefficient
+  std::optional<double> dropped;  ///< share of the selections, with a capacity
   double dispatch_rounds =
       0;  ///< mean rounds of a dispatch to other ranks' experts (model/expert_dispatch.h); 0: none
   std::optional<double>

@@ -222,6 +222,15 @@ TEST_F(Blends, LossesOfDatasetsAddUpToTheLoss) {
   EXPECT_EQ(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("a_every_step", 6));
 }
 
+TEST_F(Blends, NamesNeedNotBeUtf8) {
+  const std::string name = folder_ / "letters\xff";
+  for (const std::string suffix : {".bin", ".idx"})
+    std::filesystem::copy(folder_ / ("letters" + suffix), name + suffix);
+  run("a", {"data.train=[[3, " + (folder_ / "train") + "], [1, " + name + "]]", "data.valid=[]",
+            "data.check=false", "logging.loss_by_source=true"});
+  EXPECT_EQ(records("a").back()["sources"].size(), 2u);
+}
+
 TEST_F(Blends, WorkInDataTensorAndPipelineParallelRuns) {
   const std::pair<int, Overrides> jobs[] = {
       {2, {}}, {4, {"parallel.tensor=2"}}, {4, {"parallel.pipeline=2", "parallel.schedule=1f1b"}}};

@@ -94,7 +94,7 @@ TEST(ExpertParallel, CountsTheDroppedShareOfAStep) {
       m.moe_router_load_balancing_type = type, m.moe_router_enable_expert_bias = bias;
       const double kept = static_cast<double>(m.moe_router_topk) / static_cast<double>(m.num_moe_experts);
       for (const train::LayerRouting& layer : routing_of_equal_tokens(config, groups)) {
-        EXPECT_NEAR(layer.dropped, 1.0 - kept, 1e-5);
+        EXPECT_NEAR(layer.dropped.value(), 1.0 - kept, 1e-5);
         EXPECT_EQ(layer.bias_range.has_value(), bias);
       }
     }

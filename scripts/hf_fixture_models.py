@@ -9,6 +9,14 @@ COMMON = {
     "norm_epsilon": 1e-5,
     "make_vocab_size_divisible_by": 1,
 }
+SMALL = {
+    "family": "llama",
+    "hidden_size": 32,
+    "ffn_hidden_size": 48,
+    "num_query_groups": 2,
+    "vocab_size": 61,
+    "rope_theta": 10000.0,
+}
 MODELS = {
     "gpt2_tiny": COMMON
     | {
@@ -36,13 +44,8 @@ MODELS = {
     },
     # Qwen2 in transformers is Llama with a tied output layer and q, k, v biases.
     "qwen2_tiny": COMMON
+    | SMALL
     | {
-        "family": "llama",
-        "hidden_size": 32,
-        "ffn_hidden_size": 48,
-        "num_query_groups": 2,
-        "vocab_size": 61,
-        "rope_theta": 10000.0,
         "tie_word_embeddings": True,
         "add_qkv_bias": True,
     },
@@ -68,13 +71,8 @@ MODELS = {
         "query_pre_attn_scalar": 9,
     },
     "nanochat_tiny": COMMON
+    | SMALL
     | {
-        "family": "llama",
-        "hidden_size": 32,
-        "ffn_hidden_size": 48,
-        "num_query_groups": 2,
-        "vocab_size": 61,
-        "rope_theta": 10000.0,
         "tie_word_embeddings": False,
         "activation": "relu2",
         "qk_norm": "head_no_gain",
@@ -84,13 +82,8 @@ MODELS = {
     },
     # A mixture of experts with a shared expert.
     "qwen2_moe_tiny": COMMON
+    | SMALL
     | {
-        "family": "llama",
-        "hidden_size": 32,
-        "ffn_hidden_size": 48,
-        "num_query_groups": 2,
-        "vocab_size": 61,
-        "rope_theta": 10000.0,
         "tie_word_embeddings": False,
         "add_qkv_bias": True,
         "num_moe_experts": 6,
@@ -103,4 +96,11 @@ MODELS = {
 }
 # AdamW's first step is lr * sign(g), except for |g| near eps, where it depends on the rounding error of g. Among
 # the first 90 seeds, these have the largest minimum |g|, so that the step can be compared with a small tolerance.
-SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36, "gemma3_tiny": 26, "nanochat_tiny": 43, "qwen2_moe_tiny": 54}
+SEEDS = {
+    "gpt2_tiny": 49,
+    "llama_tiny": 23,
+    "qwen2_tiny": 36,
+    "gemma3_tiny": 26,
+    "nanochat_tiny": 43,
+    "qwen2_moe_tiny": 54,
+}

@@ -8,9 +8,9 @@
     scripts/parquet_to_jsonl.py all/dev-*.parquet --split-by subject --out 'eval/mmlu_{}_dev.jsonl'
 
 Rows keep their order and fields, and are read a few thousand at a time. --columns reads only the given fields, which is
-faster for Parquet files with other long fields. --split-by writes one file per value of a field; the value, which must be a
-file name, replaces {} in the name of --out. Without --out, rows are written to standard output, which ends with a line that
-is not JSON if the script fails.
+faster for Parquet files with other long fields. --split-by writes one file per value of a field; the value, which must
+be a file name, replaces {} in the name of --out. Without --out, rows are written to standard output, which ends with a
+line that is not JSON if the script fails.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Files of the scripts: an output gets its name when it is complete; an error of a file is one line with exit code 2."""
+"""Files of the scripts: an output gets its name when it is complete; a file's error is one line with exit code 2."""
 
 import contextlib
 import gzip
@@ -99,7 +99,7 @@ def reason(error):
 
 
 def run(main, *user_errors):
-    """Runs a script's main() and exits with its result. user_errors: exceptions of the script for mistakes of the user."""
+    """Runs a script's main() and exits with its result. user_errors: the script's exceptions for the user's mistakes."""
     try:
         status = main()
         sys.stdout.flush()

@@ -104,7 +104,8 @@ main() {
     esac
     shift
   done
-  [[ -f "$package" || ($form == quick && -d "$package") ]] || refuse "'$package' is not a package of scripts/package.sh; see --help"
+  [[ -f "$package" || ($form == quick && -d "$package") ]] ||
+    refuse "'$package' is not a package of scripts/package.sh; see --help"
   folder="$(mktemp -d)"
   # shellcheck disable=SC2064  # the folder of now
   trap "rm -rf --one-file-system '$folder'" EXIT

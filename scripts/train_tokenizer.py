@@ -4,8 +4,9 @@
     pip install tokenizers
     scripts/train_tokenizer.py --vocab-size 8192 --bytes 25000000 --output data/small/tokenizer.json text-*.txt.xz
 
-Reads the first --bytes bytes of each file (default: all), also of .xz, .gz and (from Python 3.14) .zst files. Lines equal to the document separator
-divide documents and are the only special token. The splitting into words is GPT-2's. The same files give the same tokenizer.
+Reads the first --bytes bytes of each file (default: all), also of .xz, .gz and (from Python 3.14) .zst files. Lines
+equal to the document separator divide documents and are the only special token. The splitting into words is GPT-2's. The
+same files give the same tokenizer.
 """
 
 import argparse
@@ -69,7 +70,8 @@ def main():
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_text(options.output, tokenizer.to_str(pretty=True))
     made = tokenizer.get_vocab_size()
-    fewer = f" instead of {options.vocab_size}: the text has no more pairs to merge" if made < options.vocab_size else ""
+    fewer = f" instead of {options.vocab_size}: the text has no more pairs to merge"
+    fewer = fewer if made < options.vocab_size else ""
     print(f"wrote {options.output}: {made} tokens{fewer}")
     return 0
 

@@ -147,7 +147,7 @@ class Download(InFolder):
             result = self.run_script(url=url)
             self.expect_refused(result, f"{url}: not ")
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        for option, value in (("--retries", -1), ("--retries", 1001), ("--wait", -1.0), ("--wait", "nan"), ("--wait", "inf")):
+        for option, value in [("--retries", x) for x in (-1, 1001)] + [("--wait", x) for x in (-1.0, "nan", "inf")]:
             self.expect_refused(self.run_script(option, value), f"{option} {value}: must be from 0 to ")
         self.expect_refused(self.run_script("http://x/a%20b.bin"), "several URLs have the file name a b.bin")
         self.assertFalse(self.path.parent.exists())

@@ -115,7 +115,8 @@ class Megatron(InFolder):
         line = " iteration {}/ 100 | consumed samples: {} | elapsed time per iteration (ms): 100.0 | lm loss: 4.0 |\n"
         text = "".join(line.format(step, 8 * step) for step in range(10, 101, 10))
         plain = read_run(self.write("plain.log", text), None, Options(seq_length=4))
-        text += "".join(f" validation loss at iteration {step} | lm loss value: 3.0 |\n" for step in (5, 25, 50, 75, 105))
+        for step in (5, 25, 50, 75, 105):
+            text += f" validation loss at iteration {step} | lm loss value: 3.0 |\n"
         run = read_run(self.write("x.log", text), None, Options(seq_length=4))
         self.assertEqual(run.valid_tokens.tolist(), [32 * step for step in (5, 25, 50, 75, 105)])
         self.assertEqual(run.tokens.tolist(), plain.tokens.tolist())

@@ -145,7 +145,7 @@ def common_times(pair):
     sides = (pair.baseline, pair.run)
     starts = {run.steps[0] if knows_steps(run) and np.isnan(run.seconds).all() else None for run in sides}
     if len(starts) == 1 and None not in starts:
-        return [runs.wall_clock(run.steps - run.steps[0] + 1, run.step_ms) for run in sides]
+        return [runs.wall_clock(run.steps, run.step_ms, runs.log_every(run.record), run.steps[0] - 1) for run in sides]
     return [run.seconds for run in sides]
 
 

@@ -59,7 +59,7 @@ def read_run(path, label=None, options=None):
         run.diverged = _has_diverged(run)
         return run
     record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
-    every = run_status.log_every(run_status.flat_config(record))
+    every = log_every(record)
     if (path / "loss.csv").is_file():
         run = read_csv(path / "loss.csv", every)
     elif (path / "metrics.jsonl").is_file():
@@ -78,6 +78,11 @@ def read_run(path, label=None, options=None):
     run.seed = int(seed) if seed.isdigit() else _seed_in(path.resolve().name)
     run.diverged = _has_diverged(run)
     return run
+
+
+def log_every(record):
+    """Steps per record of the run with this run.json."""
+    return run_status.log_every(run_status.flat_config(record))
 
 
 def _has_diverged(run):
@@ -182,13 +187,13 @@ class RunBuilder:
         return last.get("step", math.nan) if bad else None
 
 
-def wall_clock(steps, step_ms, every=1):
-    """Seconds of all steps so far (monitor.clock). `every`: steps per record. NaN if unknown, or if the log has no
-    steps from the start, as that of a branch."""
+def wall_clock(steps, step_ms, every=1, start=0):
+    """Seconds of all steps after `start` (monitor.clock). `every`: steps per record. NaN if unknown, or if the log does
+    not begin there, as the log of a branch does not begin at step 0."""
     if not len(step_ms):
         return _nothing()
     known = np.isfinite(step_ms)
-    if not known.any() or not _has_the_start(steps):
+    if not known.any() or not _has_the_start(steps - start):
         return np.full(len(step_ms), math.nan)
     filled = np.interp(np.arange(len(step_ms)), np.flatnonzero(known), step_ms[known])
     clock = Clock(every)

@@ -5,6 +5,7 @@ import struct
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "fixtures" / "logs"
@@ -42,6 +43,19 @@ class TeTrain(InFolder):
         self.assertTrue(np.isnan(read_run(self.write("branch.csv", rows)).seconds).all())
         sparse = "step,consumed_tokens,loss,step_ms\n10,100,4,100\n15,150,3,100\n20,200,3,100\n30,300,3,100\n"
         np.testing.assert_allclose(read_run(self.write("sparse.csv", sparse)).seconds, [0.1, 0.6, 1.1, 2.1])
+
+    def test_times_of_branches_count_the_first_step_after_a_start_once(self):
+        # Branches of step 1005. The second one is resumed after step 1016; every tenth step is logged.
+        sides = []
+        for name, rows in (("a", ((1006, 9000), (1010, 100), (1020, 100), (1030, 100))),
+                           ("b", ((1006, 9000), (1010, 100), (1017, 5000), (1020, 100), (1030, 100)))):  # fmt: skip
+            self.write(f"{name}/run.json", json.dumps({"config": {"logging.every": "10"}}))
+            lines = [f"{step},{10 * step},4,{ms}\n" for step, ms in rows]
+            self.write(f"{name}/loss.csv", "step,consumed_tokens,loss,step_ms\n" + "".join(lines))
+            sides.append(read_run(self.folder / name))
+        first, second = details.common_times(SimpleNamespace(baseline=sides[0], run=sides[1]))
+        np.testing.assert_allclose(first, [9.0, 9.4, 10.4, 11.4])
+        np.testing.assert_allclose(second, [9.0, 9.4, 9.4 + 6 * 0.1 + 5.0, 15.3, 16.3])
 
     def test_speed_if_the_batch_size_changes_on_a_resume(self):
         # 30 steps of 100 tokens in 10 ms, then 10 of 800 tokens in 100 ms: 10,000 and 8,000 tokens per second.

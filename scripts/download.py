@@ -121,8 +121,8 @@ class Download:
             raise Refused(f"{self.url}: not a valid URL: {error}") from error
         with response, open(self.part, "r+b" if have else "wb") as file:
             file.seek(have)
-            length = response.headers.get("Content-Length")
-            total = have + int(length) if length else None
+            # None if unknown: http.client does not rely on a Content-Length that is not a number.
+            total = None if response.length is None else have + response.length
             while chunk := response.read(CHUNK):
                 file.write(chunk)
                 have += len(chunk)

@@ -16,7 +16,8 @@ CONTENT = bytes(range(256)) * 4096
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves one file under any name. `server.cut`: lengths of the next bodies; `server.status`: the next status codes."""
+    """Serves one file under any name. `server.cut`: lengths of the next bodies; `server.status`: the next status codes;
+    `server.length`: the Content-Length, if not the right one."""
 
     def do_GET(self):
         server = self.server
@@ -37,7 +38,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", server.length or str(len(body)))
         if server.etag:
             self.send_header("ETag", server.etag)
         self.end_headers()
@@ -52,7 +53,7 @@ class Download(InFolder):
         super().setUp()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.content, self.server.etag, self.server.has_ranges = CONTENT, '"one"', True
-        self.server.cut, self.server.status, self.server.ranges = [], [], []
+        self.server.cut, self.server.status, self.server.ranges, self.server.length = [], [], [], None
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.shutdown)
@@ -115,6 +116,11 @@ class Download(InFolder):
         self.server.cut, self.server.etag = [1000], None
         self.expect_file(self.run_script())
         self.assertEqual(self.server.ranges, [None, "bytes=1000-", None, None])
+
+    def test_servers_with_an_invalid_length(self):
+        for self.server.length in ("many", "-1", "1.5", "1, 1"):
+            self.expect_file(self.run_script("--retries", "0"))
+            self.path.unlink()
 
     def test_server_errors(self):
         self.server.status = [503, 429]

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import lzma
 import os
+import secrets
 import sys
 import zlib
 from pathlib import Path
@@ -33,16 +34,17 @@ def open_input(path):
 
 @contextlib.contextmanager
 def complete_file(path, mode="w", newline=None):
-    """Opens PATH.tmp, which replaces `path` at the end of the block, unless an exception ends the block."""
+    """Opens PATH.RANDOM.tmp, which replaces `path` at the end of the block, unless an exception ends the block. PATH.tmp
+    may be another output, or a file of the user."""
     options = {"mode": mode, "encoding": None if "b" in mode else "utf-8", "newline": newline}
     target = Path(os.path.realpath(path))  # a link stays a link
     if target.exists() and not target.is_file():  # such as /dev/null, or a folder, which is an error
         with open(target, **options) as file:
             yield file
         return
-    part = target.with_name(target.name + ".tmp")
+    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(part, **options) as file:
+        with open(part, **{**options, "mode": mode.replace("w", "x")}) as file:
             yield file
         part.replace(target)
     except BaseException as error:

@@ -50,6 +50,15 @@ class ParquetToJsonl(InFolder):
         self.assertEqual(self.read("mmlu_anatomy.jsonl"), [ROWS[0], ROWS[2]])
         self.assertEqual(self.read("mmlu_virology.jsonl"), [ROWS[1]])
 
+    def test_split_by_with_values_that_resemble_temporary_files(self):
+        rows = [{"subject": "x" + ".tmp" * count, "answer": count} for count in (0, 1, 2, 1, 0)]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), self.folder / "rows.parquet")
+        result = self.run_script("--split-by", "subject", "--out", self.folder / "{}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(list(self.folder.iterdir())), 4)
+        for name in {row["subject"] for row in rows}:
+            self.assertEqual(self.read(name), [row for row in rows if row["subject"] == name])
+
     def test_values_that_are_not_file_names(self):
         (self.folder / "out").mkdir()
         for value in ("../esc", str(self.folder / "abs"), "a/b", "", ".", "..", "a\0b", None):

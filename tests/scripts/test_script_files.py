@@ -27,6 +27,14 @@ class CompleteFile(InFolder):
             self.assertEqual(path.read_text(), "old")
         self.assertEqual((path.read_text(), self.names()), ("new", ["out.txt"]))
 
+    def test_other_files_stay(self):
+        path, other = self.write("out.txt", "old"), self.write("out.txt.tmp", "other")
+        with script_files.complete_file(path) as file, script_files.complete_file(path) as later:
+            file.write("first")
+            later.write("second")
+        self.assertEqual((path.read_text(), other.read_text()), ("first", "other"))
+        self.assertEqual(self.names(), ["out.txt", "out.txt.tmp"])
+
     def test_exceptions_leave_the_old_file(self):
         path = self.write("out.txt", "old")
         for exception in (ValueError, KeyboardInterrupt, SystemExit):

@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 
 from chat_folder import find_template, special_tokens
-from script_files import BYTE_ORDER_MARK, READ_ERRORS, complete_lines, fail, open_input, reason, run
+from script_files import BYTE_ORDER_MARK, READ_ERRORS, complete_lines, fail, open_input, reason, run, without_compression
 
 try:
     import jinja2
@@ -338,7 +338,7 @@ def records(path):
     """(place, JSON text as bytes) of every object of a file: JSON lines, or a list (.json)."""
     try:
         with open_input(path) as file:
-            if str(path).removesuffix(".gz").removesuffix(".xz").endswith(".json"):
+            if without_compression(path).suffix == ".json":
                 objects = json.loads(file.read().decode("utf-8-sig"))
                 if not isinstance(objects, list):
                     fail(f"{path}: is not a list of objects; name a file of JSON lines .jsonl")
@@ -367,7 +367,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [options] FILE..."
     )
-    parser.add_argument("inputs", nargs="+", metavar="FILE", help="JSON lines, or a list (.json); also .gz and .xz; - reads standard input")
+    parser.add_argument("inputs", nargs="+", metavar="FILE", help="JSON lines, or a list (.json); also .gz, .xz and (from Python 3.14) .zst; - reads standard input")
     parser.add_argument("--tokenizer", required=True, type=Path, help="folder of the model's tokenizer, or a file in it")
     parser.add_argument("--template", type=Path, help="Jinja file to use instead of the template of the tokenizer")
     parser.add_argument("--template-name", help="name of the template if the tokenizer has several, for example tool_use")

@@ -18,6 +18,7 @@ READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # of a missing, u
 if zstd:
     READ_ERRORS += (zstd.ZstdError,)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+COMPRESSED = (".gz", ".xz", ".zst")  # suffixes of files that open_input() decompresses
 
 
 def open_input(path):
@@ -30,6 +31,11 @@ def open_input(path):
             raise OSError("Python before 3.14 cannot read zstd; decompress the file with zstd -d")
         return zstd.open(path, "rb")
     return {".gz": gzip.open, ".xz": lzma.open}.get(suffix, open)(path, "rb")
+
+
+def without_compression(path):
+    """The path without the suffix of a compressed file."""
+    return Path(path).with_suffix("") if Path(path).suffix in COMPRESSED else Path(path)
 
 
 @contextlib.contextmanager
@@ -59,6 +65,8 @@ def complete_file(path, mode="w", newline=None):
 def complete_lines(path):
     """complete_file() for JSON lines; standard output without `path`. The reader of a pipe cannot see that the script has
     failed and would take the lines so far for the whole: then the last line is not JSON, so that te-data stops."""
+    if path and without_compression(path) != Path(path):
+        fail(f"--out: {path}: is written without compression; end its name with .jsonl")
     if path:
         with complete_file(path) as file:
             yield file

@@ -59,6 +59,13 @@ class ParquetToJsonl(InFolder):
         for name in {row["subject"] for row in rows}:
             self.assertEqual(self.read(name), [row for row in rows if row["subject"] == name])
 
+    def test_compressed_output_is_refused(self):
+        for out, options in (("all.jsonl.gz", []), ("{}.zst", ["--split-by", "subject"])):
+            result = self.run_script("--out", self.folder / out, *options)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn("is written without compression; end its name with .jsonl", result.stderr)
+            self.assertEqual([path.name for path in self.folder.iterdir()], ["rows.parquet"])
+
     def test_values_that_are_not_file_names(self):
         (self.folder / "out").mkdir()
         for value in ("../esc", str(self.folder / "abs"), "a/b", "", ".", "..", "a\0b", None):

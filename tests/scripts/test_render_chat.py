@@ -1,13 +1,16 @@
 """Tests of scripts/render_chat.py: agreement with transformers (scripts/make_chat_fixtures.py), and all errors."""
 
 import gzip
+import io
 import json
+import lzma
 import re
 import shutil
 import subprocess
 import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from folder_testing import InFolder
 
@@ -21,6 +24,7 @@ try:
 except ImportError:
     sys.exit(77)
 import chat_folder
+import render_chat
 
 USER = {"role": "user", "content": "Who?"}
 ANSWER = {"role": "assistant", "content": "I."}
@@ -322,6 +326,15 @@ class RenderChat(InFolder):
         ):
             self.assertEqual((made.returncode, made.stdout.count("\n")), (0, 2), made.stderr)
 
+    def test_compressed_lists(self):
+        objects = [{"messages": [USER, ANSWER]}] * 2
+        for suffix, compress in ((".gz", gzip.compress), (".xz", lzma.compress)):
+            made = self.render(compress(json.dumps(objects, indent=1).encode()), name=f"in.json{suffix}")
+            self.assertEqual((made.returncode, made.stdout.count("\n")), (0, 2), made.stderr)
+        with mock.patch.object(render_chat, "open_input", lambda _: io.BytesIO(json.dumps(objects, indent=1).encode())):
+            found = list(render_chat.records("in.json.zst"))
+        self.assertEqual([json.loads(text) for _, text in found], objects)
+
     def test_errors_of_files_are_one_line(self):
         line = (json.dumps({"messages": [USER, ANSWER]}) + "\n").encode()
         out = self.write("out.jsonl", "old\n")
@@ -331,6 +344,10 @@ class RenderChat(InFolder):
             (self.render(truncated, "--skip-bad-lines", name="in.jsonl.gz"), "in.jsonl.gz: Compressed file ended"),
             (self.render(line, "--out", self.folder / "none" / "x"), f"{self.folder}/none/x: No such file or directory"),
             (self.render(line, "--out", self.folder), f"{self.folder}: Is a directory"),
+            *(
+                (self.render(line, "--out", self.folder / f"x.jsonl{suffix}"), f"x.jsonl{suffix}: is written without ")
+                for suffix in (".gz", ".xz", ".zst")
+            ),
             (self.render(b"{}", name="in.json"), "in.json: is not a list of objects"),
             (self.render(line, self.folder / "missing"), "missing: No such file"),
         ):

@@ -93,8 +93,8 @@ def send(options):
             exports[str(folder)] = made
             continue
         made.catch_up()
-        state = made.state()
-        made.end(state)
+        state, reason = made.status()
+        made.end(state, reason)
         say(f"{folder}: {made.sent} records sent, up to step {made.step} ({state})")
     export.follow(exports, options.every or 5.0, say)
     return 0

@@ -15,7 +15,7 @@ from .follow import Follower
 from .progress import Progress
 
 CHUNK = 1000  # records per request
-JUDGED = ("step", "step_ms", "loss", "skipped")  # numbers that the run's state depends on
+JUDGED = ("step", "step_ms", "loss", "valid_loss", "skipped")  # numbers that the run's state depends on
 
 
 class Export:
@@ -44,12 +44,12 @@ class Export:
             self._supersede()
         return self.sent > before
 
-    def state(self):
-        """The run's state as in the dashboard, from the records read so far: running, finished, failed, ..."""
-        return self._progress.status(self.folder, self._config())[0]
+    def status(self):
+        """(state, reason) as in the dashboard, from the records read so far. States: running, finished, failed, ..."""
+        return self._progress.status(self.folder, self._config())[:2]
 
-    def end(self, state):
-        self._ask(self.sink.end, state)
+    def end(self, state, reason):
+        self._ask(self.sink.end, state, reason)
 
     def _config(self):
         return run_status.flat_config(run_status.read_json(self.folder / "run.json"))
@@ -135,9 +135,9 @@ def follow(exports, seconds, say, sleep=time.sleep):
             ended = run_status.has_ended(export.folder)  # before reading the log, so that all records are read
             if export.catch_up():
                 say(f"{name}: step {export.step}")
-            state = export.state()
+            state, reason = export.status()
             if ended and state in run_status.ENDED:
-                export.end(state)
+                export.end(state, reason)
                 say(f"{name}: {state} at step {export.step}")
                 del waiting[name]
         if waiting:

@@ -1,5 +1,7 @@
 """Curves, step times and state of a run from its records."""
 
+import math
+
 from . import run_status
 from .curves import Curves
 from .divergence import Losses
@@ -29,7 +31,19 @@ class Progress:
         steps = run_status.train_steps(config)
         ended = run_status.has_ended(folder) and not 0 < steps <= self.step
         diverged_after, sign = self._diverged(ended) or (None, "")
-        return (*run_status.status(folder, self.step, steps, self.recent, diverged=sign), diverged_after)
+        early = self._stopped_early(run_status.patience(config)) if ended else ""
+        found = run_status.status(folder, self.step, steps, self.recent, diverged=sign, early=early)
+        return (*found, diverged_after)
+
+    def _stopped_early(self, patience):
+        """Why te-train ended the run before its last step, or empty: its last step validated, for the `patience`-th time
+        without a new lowest loss."""
+        column = self.curves.columns.get("valid_loss")
+        if patience == 0 or column is None or not column.values or math.isnan(column.values[-1]):
+            return ""
+        losses = [loss for loss in column.values if not math.isnan(loss)]
+        count = len(losses) - 1 - losses.index(min(losses))
+        return f"stopped early: no lower validation loss in {count} validations" if count >= patience else ""
 
     def _diverged(self, ended):
         """Losses.diverged of the rows so far; reads all rows again if earlier ones may have changed."""

@@ -64,14 +64,22 @@ def flat_config(record):
 
 def train_steps(config):
     """The run's number of steps, 0 if unknown."""
-    text = config.get("training.train_steps", "")
-    return int(text) if text.isdecimal() else 0
+    return _count(config, "training.train_steps")
 
 
 def log_every(config):
     """Steps per record (logging.every), 1 if unknown."""
-    text = config.get("logging.every", "")
-    return max(1, int(text)) if text.isdecimal() else 1
+    return max(1, _count(config, "logging.every"))
+
+
+def patience(config):
+    """Validations without improvement after which the run ends, 0 if it does not."""
+    return _count(config, "training.early_stopping_patience")
+
+
+def _count(config, key):
+    text = config.get(key, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def order_of(key):
@@ -126,27 +134,29 @@ def has_ended(folder):
     return holder(folder) in (None, "dead")
 
 
-def status(folder, step, steps, step_seconds, now=None, diverged=""):
+def status(folder, step, steps, step_seconds, now=None, diverged="", early=""):
     """(state, reason). `step`: the last logged step; `steps`: the run's number of steps, 0 if unknown; `step_seconds`:
-    recent times of steps; `diverged`: reason from the losses, or empty. States: waiting, running, stale, finished, stopped,
-    diverged, failed."""
+    recent times of steps; `diverged`: reason from the losses, or empty; `early`: why the run stopped early, or empty.
+    States: waiting, running, stale, finished, stopped, diverged, failed."""
     now = now or time.time()
     lock, noted = holder(folder), read_json(folder / "state.json").get("state")
     quiet = now - last_sign(folder)
-    patience = max(STALE_SECONDS, STALE_STEPS * statistics.median(step_seconds or [0]))
+    allowed = max(STALE_SECONDS, STALE_STEPS * statistics.median(step_seconds or [0]))
     if lock == "dead":
         return "failed", "its process no longer exists: it was killed or has crashed"
-    if lock and quiet > patience:
+    if lock and quiet > allowed:
         return "stale", f"nothing written for {quiet:.0f} s"
     if lock:
         return "running", diverged
     if diverged or noted == "diverged":
-        return "diverged", diverged
+        return "diverged", diverged or "te-experiment noted it"
     if steps and step >= steps:
         return "finished", ""
     if noted == "failed":
-        return "failed", noted
-    if step == 0 and quiet < patience:
+        return "failed", "te-experiment noted it"
+    if early:
+        return "finished", early
+    if step == 0 and quiet < allowed:
         return "waiting", "no step yet"
     if step == 0 and not steps:
         return "waiting", "no step yet"

@@ -3,7 +3,7 @@
     begin(run_id)   starts a new run, or resumes the run with this id; returns the id
     log(rows)       sends [(step, {name: number})] with increasing steps
     replace()       marks the run as superseded and starts another; returns its id
-    end(state)      finished, failed, diverged or stopped
+    end(state, reason)   finished, failed, diverged or stopped; an empty reason if there is nothing to explain
 
 and raises the exceptions of its library."""
 
@@ -50,8 +50,8 @@ class Wandb:
         self.end("superseded")
         return self.begin()
 
-    def end(self, state):
-        self.run.summary["state"] = state
+    def end(self, state, reason=""):
+        self.run.summary["state"], self.run.summary["reason"] = state, reason
         self.run.finish(exit_code=1 if state in ("failed", "diverged") else 0)
 
 
@@ -111,8 +111,9 @@ class Mlflow:
         self.client.set_tag(old, "superseded_by", new)
         return new
 
-    def end(self, state):
+    def end(self, state, reason=""):
         self.client.set_tag(self.run_id, "state", state)
+        self.client.set_tag(self.run_id, "reason", reason)  # also an empty one, which replaces an earlier call's
         if state in ("running", "stale", "waiting"):
             return  # the tracker's run stays open
         status = {"finished": "FINISHED", "failed": "FAILED", "diverged": "FAILED"}.get(state, "KILLED")

@@ -19,7 +19,7 @@ class Noting:
     """A sink that records {run id: [(step, loss)]}, and how runs ended."""
 
     def __init__(self):
-        self.runs, self.ends, self.now = {}, [], None
+        self.runs, self.ends, self.reasons, self.now = {}, [], [], None
 
     def begin(self, run_id=None):
         self.now = run_id or f"r{len(self.runs)}"
@@ -33,8 +33,9 @@ class Noting:
         self.ends.append((self.now, "superseded"))
         return self.begin()
 
-    def end(self, state):
+    def end(self, state, reason):
         self.ends.append((self.now, state))
+        self.reasons.append(reason)
 
 
 class Sending(InRun):
@@ -151,10 +152,28 @@ class Sending(InRun):
         export.follow({"a": self.start()}, 1, lambda _: None, lambda _: self.fail("it is waited for"))
         self.assertEqual(self.sink.ends, [("r0", "diverged")])
 
+    def test_a_run_that_stopped_early(self):
+        self.write_config(**{"training.early_stopping_patience": "2"})
+        losses = {4: 3.0, 8: 2.0, 10: 2.0, 12: 2.5}
+        self.log.write_text("".join(line(s, 1.0, **({"valid_loss": losses[s]} if s in losses else {})) for s in range(1, 13)))
+        export.follow({"a": self.start()}, 1, lambda _: None, lambda _: self.fail("it is waited for"))
+        self.assertEqual(self.sink.ends, [("r0", "finished")])
+        self.assertEqual(self.sink.reasons, ["stopped early: no lower validation loss in 2 validations"])
+        with open(self.log, "a") as file:
+            file.write(line(13, 1.0))  # resumed with more patience, and interrupted
+        self.assertEqual(self.state(), "stopped")
+        self.write_config(**{"training.early_stopping_patience": "3"})
+        self.log.write_text(self.log.read_text() + line(14, 1.0, valid_loss=2.5))
+        self.assertEqual(self.state(), "finished")
+        self.write_config(**{"training.early_stopping_patience": "4"})
+        self.assertEqual(self.state(), "stopped")
+        self.write_config(**{"training.early_stopping_patience": "0"})
+        self.assertEqual(self.state(), "stopped")
+
     def state(self):
         made = self.start()
         made.catch_up()
-        return made.state()
+        return made.status()[0]
 
     def test_a_run_that_diverged_without_a_note_of_its_state(self):
         skipped = "".join(line(step, None, skipped=True) for step in range(10, 14))

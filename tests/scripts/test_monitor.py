@@ -249,8 +249,10 @@ class Status(WithRuns):
         # Steps of a minute each are not stale.
         self.assertEqual(run_status.status(folder, 50, 100, [60.0], time.time() + 1000)[0], "running")
         (folder / "run.lock").unlink()
-        (folder / "state.json").write_text('{"state": "diverged"}')
-        self.assertEqual(run_status.status(folder, 50, 100, [])[0], "diverged")
+        self.assertEqual(run_status.status(folder, 50, 100, [], early="why"), ("finished", "why"))
+        for state in ("failed", "diverged"):
+            (folder / "state.json").write_text(json.dumps({"state": state}))
+            self.assertEqual(run_status.status(folder, 50, 100, [], early="why"), (state, "te-experiment noted it"))
         (folder / "state.json").unlink()
         self.assertEqual(run_status.status(folder, 100, 100, [], diverged="why"), ("diverged", "why"))
         self.lock(folder, os.getpid())

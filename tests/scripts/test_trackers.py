@@ -25,11 +25,18 @@ for tracker in ("wandb", "mlflow.tracking"):
 from export_testing import InRun, line, lines
 
 
+EARLY = "stopped early: no lower validation loss in 2 validations"
+
+
 class Trackers(InRun):
     def setUp(self):
         super().setUp()
         operand = {"linear": "l", "role": "input", "format": "e4m3", "saturated": 1e-5, "flushed": 0.25}
         self.log.write_text(lines(1, 19) + line(20, 0.5, valid_loss=2.25, valid={"books": {"loss": 2.25}}, fp8=[operand]))
+
+    def stop_early(self):
+        self.write_config(**{"training.early_stopping_patience": "2"})
+        self.log.write_text("".join(line(step, 1.0, valid_loss=1.0 + step) for step in (1, 2, 3)))
 
     def call(self, *arguments):
         command = [sys.executable, "-B", str(ROOT / "scripts" / "export_metrics.py"), *map(str, arguments)]
@@ -54,6 +61,7 @@ class Trackers(InRun):
         self.assertEqual((run / "tags" / "commit").read_text(), "abc")
         self.assertEqual([(run / "tags" / f"te_train.{i}").read_text() for i in range(3)], ["llama", "fp8", "mine"])
         self.assertIn("status: 3", (run / "meta.yaml").read_text())  # FINISHED
+        self.assertEqual([(run / "tags" / name).read_text() for name in ("state", "reason")], ["finished", ""])
         # Nothing is sent twice; steps that a resume discards start another run.
         self.assertIn("0 records sent", self.call(*arguments)[1])
         self.log.write_text(lines(1, 10) + lines(11, 20, loss=3.0))
@@ -63,6 +71,14 @@ class Trackers(InRun):
         (new,) = runs - {run}
         self.assertEqual((run / "tags" / "superseded_by").read_text(), new.name)
         self.assertEqual(len((new / "metrics" / "loss").read_text().splitlines()), 20)
+
+    def test_mlflow_with_a_run_that_stopped_early(self):
+        self.stop_early()
+        code, output, errors = self.call("--to", "mlflow", "--tracking-uri", (self.folder / "mlruns").as_uri(), self.folder)
+        self.assertEqual(code, 0, errors)
+        (run,) = (self.folder / "mlruns").glob("*/*/meta.yaml")
+        self.assertIn("status: 3", run.read_text())  # FINISHED
+        self.assertEqual((run.parent / "tags" / "reason").read_text(), EARLY)
 
     def test_mlflow_with_all_names_of_datasets(self):
         names = {"/w/a": "_2fw/a", "d/../b": "d/_2e_2e/b", "./c": "_2e/c", "c++": "c_2b_2b", "web@2": "web_402"}
@@ -120,6 +136,14 @@ class Trackers(InRun):
         self.assertEqual((history[-1]["loss"], history[-1]["fp8/saturated"], history[-1]["seconds"]), (0.5, 1e-5, 10.0))
         self.assertEqual([r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit"], [0])
         self.assertIn("0 records sent", self.call("--to", "wandb", "--offline", "--project", "p", self.folder)[1])
+
+    def test_wandb_with_a_run_that_stopped_early(self):
+        self.stop_early()
+        self.assertEqual(self.call("--to", "wandb", "--offline", "--project", "p", self.folder)[0], 0)
+        (file,) = self.folder.glob("wandb/offline-run-*/run-*.wandb")
+        summaries = [r.summary.update for r in self.read_wandb(file) if r.WhichOneof("record_type") == "summary"]
+        found = {item.key: json.loads(item.value_json) for update in summaries for item in update}
+        self.assertEqual((found["state"], found["reason"]), ("finished", EARLY))
 
     def read_wandb(self, file):
         """The records of a .wandb file: a LevelDB log (blocks of 32 KiB) after a header of 7 bytes."""

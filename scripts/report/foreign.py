@@ -58,6 +58,8 @@ def read_megatron(path, options):
     tokens_at = {}
     with open(path, encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
+            if not line.endswith("\n"):
+                break  # the incomplete last line of a running run
             if seq_length is None and (found := _SEQ_LENGTH.search(line)):
                 seq_length = int(found[1])
             if found := _VALIDATION.search(line):

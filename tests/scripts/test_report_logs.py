@@ -136,8 +136,20 @@ class Megatron(InFolder):
         self.assertEqual(run.tokens.tolist(), plain.tokens.tolist())
         np.testing.assert_allclose(np.diff(run.seconds), np.diff(plain.seconds))
 
+    def test_a_last_line_that_is_being_written(self):
+        text = (LOGS / "megatron.log").read_text()
+        for line in (
+            " iteration 50/ 100 | consumed samples: 12",
+            " iteration 50/ 100 | consumed samples: 12800 | elapsed time per iteration (ms): 1000.0 | lm loss: 8.0E+",
+            " validation loss at iteration 40 | lm loss value: 3.0E",
+        ):
+            run = read_run(self.write("x.log", text + line))
+            self.assertEqual((run.loss.tolist(), run.dropped, run.diverged), ([10.5, 9.25, 8.5], 1, False), line)
+            self.assertEqual(run.valid_loss.tolist(), [9.125])
+
     def test_sequence_length_is_required(self):
-        text = "\n".join(line for line in (LOGS / "megatron.log").read_text().splitlines() if "seq_length" not in line)
+        lines = (LOGS / "megatron.log").read_text().splitlines(keepends=True)
+        text = "".join(line for line in lines if "seq_length" not in line)
         path = self.write("x.log", text)
         with self.assertRaisesRegex(UserError, "--seq-length"):
             read_run(path)

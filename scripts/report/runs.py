@@ -59,6 +59,7 @@ def read_run(path, label=None, options=None):
         run.diverged = _has_diverged(run)
         return run
     record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
+    record["config"] = run_status.flat_config(record)
     every = log_every(record)
     if (path / "loss.csv").is_file():
         run = read_csv(path / "loss.csv", every)
@@ -123,9 +124,12 @@ def default_label(file):
 
 def read_json(path):
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON ({error}); correct or delete it") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: is not a JSON object; correct or delete it")
+    return content
 
 
 class RunBuilder:
@@ -234,23 +238,28 @@ def read_csv(file, every=1):
             name: parse_number(file, number, name, fields.get(name, ""))
             for name in ("consumed_tokens", *RunBuilder.COLUMNS)
         }
-        tokens = values.pop("consumed_tokens")
-        if not math.isfinite(tokens):
-            raise UserError(f"{file}: line {number}: consumed_tokens is empty; correct the line")
+        tokens = tokens_of(file, number, values.pop("consumed_tokens"))
         if not fields.get("valid_loss", "").strip():
             del values["valid_loss"]
         builder.add(tokens, **values)
     return builder.build(file, every=every)
 
 
-def parse_number(file, line, column, text):
-    """NaN for an empty field."""
-    if not text.strip():
+def tokens_of(file, line, number):
+    """A record's consumed_tokens, which it must have."""
+    if not math.isfinite(number):
+        raise UserError(f"{file}: line {line}: consumed_tokens is empty; correct the line")
+    return number
+
+
+def parse_number(file, line, column, value):
+    """The number in a field of a CSV file, or of a value of JSON; NaN for an empty field or null."""
+    if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
     try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{file}: line {line}: {column} is {text!r}, must be a number; correct the line") from None
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"{file}: line {line}: {column} is {value!r}, must be a number; correct the line") from None
 
 
 def json_lines(file):
@@ -273,9 +282,10 @@ def read_jsonl(file, every=1):
     for number, record in json_lines(file):
         if "consumed_tokens" not in record or "loss" not in record:
             raise UserError(f"{file}: line {number}: consumed_tokens or loss is missing; give te-train's metrics.jsonl")
-        loss = math.nan if record["loss"] is None else record["loss"]
-        values = {name: record.get(name) for name in ("grad_norm", "step_ms", "step", "skipped")}
-        if "valid_loss" in record:
-            values["valid_loss"] = math.nan if record["valid_loss"] is None else record["valid_loss"]
-        builder.add(record["consumed_tokens"], loss=loss, **values)
+        values = {
+            name: parse_number(file, number, name, record[name])
+            for name in ("consumed_tokens", *RunBuilder.COLUMNS)
+            if name in record
+        }
+        builder.add(tokens_of(file, number, values.pop("consumed_tokens")), **values)
     return builder.build(file, every=every)

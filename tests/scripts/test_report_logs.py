@@ -90,6 +90,25 @@ class TeTrain(InFolder):
             read_run(self.write("bad/metrics.jsonl", "{oops}\n").parent)
 
 
+    def test_values_of_other_types_are_one_line_errors(self):
+        record = {"step": 1, "consumed_tokens": 10, "loss": 4.0}
+        for change, message in (
+            ({"consumed_tokens": None}, "consumed_tokens is empty"),
+            *(({name: "x"}, f"{name} is 'x', must be a number") for name in (*record, "step_ms", "valid_loss")),
+            ({"loss": [1]}, r"loss is \[1\], must be a number"),
+        ):
+            lines = [json.dumps(record), json.dumps({**record, **change})]
+            with self.assertRaisesRegex(UserError, f"a/metrics.jsonl: line 2: {message}; correct the line$"):
+                read_run(self.write("a/metrics.jsonl", "\n".join(lines)).parent)
+        self.write("a/metrics.jsonl", json.dumps(record) + "\n")
+        for name in ("run.json", "state.json"):
+            with self.assertRaisesRegex(UserError, f"a/{name}: is not a JSON object"):
+                read_run(self.write(f"a/{name}", "[1]").parent)
+            (self.folder / "a" / name).unlink()
+        for config, expected in ((None, {}), ({"training.seed": 5}, {"training.seed": "5"})):
+            run = read_run(self.write("a/run.json", json.dumps({"config": config})).parent)
+            self.assertEqual((run.config, run.seed), (expected, 5 if expected else None))
+
     def test_skipped_steps_may_have_a_loss(self):
         rows = "step,consumed_tokens,loss,skipped\n1,10,4,0\n2,20,4,1\n3,30,nan,1\n4,40,nan,0\n5,50,nan,\n6,60,3,\n"
         run = read_run(self.write("a/loss.csv", rows).parent)

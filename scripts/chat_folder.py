@@ -1,5 +1,6 @@
 """The chat template and the special tokens in the folder of a model's tokenizer, as transformers finds them."""
 
+import functools
 import json
 
 from script_files import fail
@@ -30,6 +31,21 @@ def read_json(path):
     return value if isinstance(value, dict) else fail(f"{path}: is not a JSON object; download it again")
 
 
+def reads_tokenizer(function):
+    """For a function of a folder: a missing value or another type in its files is an error of one line."""
+
+    @functools.wraps(function)
+    def call(folder, *arguments):
+        try:
+            return function(folder, *arguments)
+        except (AttributeError, KeyError, TypeError) as error:
+            found = f"{type(error).__name__}: {error}"
+            fail(f"{folder}: the tokenizer's files are not as transformers writes them ({found}); download them again")
+
+    return call
+
+
+@reads_tokenizer
 def find_template(folder, name):
     """The text of the template that transformers selects. name: one of several templates, or None."""
     for path in [folder / f"additional_chat_templates/{name}.jinja"] if name else [folder / "chat_template.jinja"]:
@@ -42,12 +58,15 @@ def find_template(folder, name):
         if isinstance(found, dict):
             if (name or "default") not in found:
                 fail(f"{path}: contains the chat templates {', '.join(found)}; choose one with --template-name")
-            return found[name or "default"]
-        if found and not name:
-            return found
+            found = found[name or "default"]
+        elif name:
+            continue
+        if found:
+            return found if isinstance(found, str) else fail(f"{path}: chat_template is not a text; download it again")
     fail(f"{folder}: has no chat template{' ' + name if name else ''}; pass one with --template FILE")
 
 
+@reads_tokenizer
 def special_tokens(folder):
     """Named tokens for the template (bos_token, ...), and the texts of all special tokens, longest first."""
 

@@ -164,6 +164,16 @@ class RenderChat(InFolder):
                 # The token after the reply is in the loss.
                 self.assertEqual([s["text"] for s in segments if s["loss"]], [text[text.index("I.") :]])
 
+    def test_values_of_other_types_are_one_line_errors(self):
+        text, token = "{% for m in messages %}{{ m.content }}{% endfor %}", {"1": {"special": True}}
+        for config in ([{"template": text}], [text], 5, {"default": 5}):
+            result = self.with_tokenizer(None, {"tokenizer_config": {"chat_template": config}})
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        for name, value in (("added_tokens_decoder", token), ("tokenizer_class", 5), ("additional_special_tokens", [5])):
+            result = self.with_tokenizer(text, {"tokenizer_config": {name: value}})
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+            self.assertIn(f"{self.folder}/model: the tokenizer's files are not as transformers writes them", result.stderr)
+
     def test_class_tokens_are_those_of_te_data(self):
         text = (ROOT / "src/text/tokenizers/tokenizer_settings.cpp").read_text().replace("kEndText", '"<|endoftext|>"')
         classes = re.findall(r'{"(\w+Tokenizer)",\s*' + r',\s*'.join(['"([^"]*)"'] * 4) + "}", text)

@@ -125,7 +125,8 @@ class About:
 
     def __init__(self, folder, record, config, name=None, tags=()):
         starts = record.get("starts")
-        first, last = (starts[0], starts[-1]) if isinstance(starts, list) and starts else ({}, {})
+        starts = [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+        first, last = (starts[0], starts[-1]) if starts else ({}, {})
         self.name = name or folder.resolve().name
         self.group = folder.resolve().parent.name or "te-train"
         self.config = config

@@ -227,6 +227,10 @@ class CommandLine(InRun):
             config = {"precision.fp8": fp8, "precision.dtype": dtype}
             self.assertEqual(sinks.About(self.folder, {}, config, tags=["mine"]).tags, [tag, "mine"])
 
+    def test_a_damaged_record_of_starts(self):
+        for starts in ([1], 3, None, {}):
+            self.assertEqual(list(sinks.About(self.folder, {"starts": starts}, {}).notes), ["folder"])
+
     def test_mistakes_are_one_line(self):
         for arguments, expected in (
             (["--to", "mlflow", "--offline", self.folder], "--offline needs --to wandb"),

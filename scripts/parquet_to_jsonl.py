@@ -16,7 +16,6 @@ line that is not JSON if the script fails.
 import argparse
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -85,10 +84,8 @@ class Outputs:
 
     def open(self, value, path):
         if path:
-            if os.path.exists(path) and any(file.exists() and file.samefile(path) for file in self.inputs):
-                fail(f"--out: {path} is an input, which it would replace; write another file")
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self.files[value] = self.stack.enter_context(complete_lines(path))
+        self.files[value] = self.stack.enter_context(complete_lines(path, self.inputs))
         self.counts[value] = 0
 
     def write(self, file, number, row):

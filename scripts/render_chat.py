@@ -430,7 +430,7 @@ def main():
         renderer.template.require_tokens(dict(arguments.variables), folder)
     except (OSError, ValueError, jinja2.exceptions.TemplateError, Refused) as error:
         fail(f"{arguments.template or folder}: the chat template: {error}")
-    with complete_lines(arguments.out) as out:
+    with complete_lines(arguments.out, arguments.inputs) as out:
         written, bad = render_all(renderer, arguments, out)
     notes = [f"{written} conversations"]
     if renderer.without_response:

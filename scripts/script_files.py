@@ -61,13 +61,20 @@ def complete_file(path, mode="w", newline=None):
         raise
 
 
+def refuse_input(option, path, inputs):
+    """Refuses an output, named by `option`, that is one of the input files."""
+    if os.path.exists(path) and any(os.path.exists(file) and os.path.samefile(file, path) for file in inputs):
+        fail(f"{option}: {path} is an input, which it would replace; write another file")
+
+
 @contextlib.contextmanager
-def complete_lines(path):
+def complete_lines(path, inputs):
     """complete_file() for JSON lines; standard output without `path`. The reader of a pipe cannot see that the script has
     failed and would take the lines so far for the whole: then the last line is not JSON, so that te-data stops."""
     if path and without_compression(path) != Path(path):
         fail(f"--out: {path}: is written without compression; end its name with .jsonl")
     if path:
+        refuse_input("--out", path, inputs)
         with complete_file(path) as file:
             yield file
         return

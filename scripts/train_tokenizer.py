@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from script_files import READ_ERRORS, fail, open_input, reason, run, write_text
+from script_files import READ_ERRORS, fail, open_input, reason, refuse_input, run, write_text
 
 
 def text_of(path, limit):
@@ -61,6 +61,7 @@ def main():
         fail(f"--vocab-size {options.vocab_size}: must be 257 or more")
     if options.bytes is not None and options.bytes < 1:
         fail(f"--bytes {options.bytes}: must be 1 or more")
+    refuse_input("--output", options.output, options.files)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -345,6 +345,13 @@ class RenderChat(InFolder):
             found = list(render_chat.records("in.json.zst"))
         self.assertEqual([json.loads(text) for _, text in found], objects)
 
+    def test_output_that_is_an_input(self):
+        line = (json.dumps({"messages": [USER, ANSWER]}) + "\n").encode()
+        made = self.render(line, "--out", self.folder / "in.jsonl", name="in.jsonl")
+        self.assertEqual((made.returncode, made.stderr.count("\n")), (2, 1), made.stderr)
+        self.assertIn("is an input", made.stderr)
+        self.assertEqual((self.folder / "in.jsonl").read_bytes(), line)
+
     def test_errors_of_files_are_one_line(self):
         line = (json.dumps({"messages": [USER, ANSWER]}) + "\n").encode()
         out = self.write("out.jsonl", "old\n")

@@ -90,6 +90,13 @@ class TrainTokenizer(InFolder):
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
             self.assertFalse((self.folder / "out.json").exists())
 
+    def test_output_that_is_an_input(self):
+        path = self.write("text.txt", TEXT)
+        result = self.run_script("--vocab-size", 300, path, "--output", path)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+        self.assertIn("is an input", result.stderr)
+        self.assertEqual((self.folder / "text.txt").read_text(), TEXT)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/targets.h"
 #include "data/epoch_permutation.h"
 #include "data/sampler.h"
 
@@ -128,13 +129,13 @@ void CorpusView::read(int64_t index, const SampleRow& row) const {
   std::copy_n(sample.tokens.begin(), length, row.tokens);
   std::copy_n(sample.tokens.begin() + 1, length, row.targets);
   if (real <= length) {
-    row.targets[real - 1] = BatchSource::kIgnoredTarget;
-    std::fill(row.targets + real, row.targets + length, BatchSource::kPadding);
+    row.targets[real - 1] = kIgnoredTarget;
+    std::fill(row.targets + real, row.targets + length, kPaddingTarget);
   }
   if (row.document_start != nullptr) std::copy_n(sample.starts.begin(), length, row.document_start);
   if (!options_.eod_mask_loss) return;
   for (int64_t i = 0; i < length; ++i) {
-    if (sample.starts[static_cast<size_t>(i + 1)] == i + 1) row.targets[i] = BatchSource::kIgnoredTarget;
+    if (sample.starts[static_cast<size_t>(i + 1)] == i + 1) row.targets[i] = kIgnoredTarget;
   }
 }
 

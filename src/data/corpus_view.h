@@ -6,7 +6,7 @@
 // Samples beyond an epoch belong to the next one, which is shuffled with another key.
 //
 // Ordered, for validation: documents in the order of the file, with every token a target exactly once (except the
-// first). The last sample is padded with tokens 0 and targets kPadding, which form a separate document.
+// first). The last sample is padded with tokens 0 and targets kPaddingTarget, which form a separate document.
 //
 // Document boundaries come from the dataset's index, so they do not depend on an end-of-document token.
 #pragma once

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/targets.h"
 #include "data/epoch_permutation.h"
 #include "data/packing.h"
 #include "data/sampler.h"
@@ -112,14 +113,14 @@ void InstructionView::read(int64_t index, const SampleRow& row) const {
     std::copy_n(tokens.begin(), count, row.tokens + at);
     for (int64_t k = 0; k < count; ++k) {
       const auto next = static_cast<size_t>(k + 1);
-      row.targets[at + k] = mask[next] != 0 ? tokens[next] : BatchSource::kIgnoredTarget;
+      row.targets[at + k] = mask[next] != 0 ? tokens[next] : kIgnoredTarget;
     }
     fill_start(count);
     at += count;
   }
   fill_start(length - at);
   std::fill(row.tokens + at, row.tokens + length, 0);
-  std::fill(row.targets + at, row.targets + length, BatchSource::kPadding);
+  std::fill(row.targets + at, row.targets + length, kPaddingTarget);
 }
 
 SampleView::Counts InstructionView::counts() const {

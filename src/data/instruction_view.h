@@ -1,6 +1,6 @@
 // An instruction dataset (tokens and a loss mask, loss_mask.h) as a list of samples of packed conversations.
 //
-// A sample of S positions contains whole conversations and, at its end, padding (token 0, target kPadding). A
+// A sample of S positions contains whole conversations and, at its end, padding (token 0, target kPaddingTarget). A
 // conversation of n tokens takes n - 1 positions, because its last token is a target only. A target is -1 unless the
 // mask includes it, so no target belongs to another conversation; document_start restricts attention to one. One of
 // more than S + 1 tokens is truncated to S + 1 tokens, or dropped with drop_overlong. Conversations without a target

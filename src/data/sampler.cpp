@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/targets.h"
 #include "data/blend.h"
 #include "data/corpus_view.h"
 #include "data/instruction_view.h"
@@ -122,7 +123,7 @@ void BatchSource::fill(int64_t first_sample, int64_t count, int32_t* tokens, int
   if (real > 0) fill_samples(first_sample, real, tokens, targets, document_start);
   const int64_t begin = real * seq_length(), end = count * seq_length();
   std::fill(tokens + begin, tokens + end, 0);
-  std::fill(targets + begin, targets + end, kPadding);
+  std::fill(targets + begin, targets + end, kPaddingTarget);
   if (document_start != nullptr) std::fill(document_start + begin, document_start + end, 0);
 }
 

@@ -9,7 +9,8 @@
 
 namespace te::data {
 
-/// B samples of S tokens, row-major. targets[i] is the token after tokens[i], or negative if it is not in the loss.
+/// B samples of S tokens, row-major. targets[i] is the token after tokens[i], or negative if it is not in the loss
+/// (core/targets.h).
 struct Batch {
   std::vector<int32_t> tokens;   ///< [B, S]
   std::vector<int32_t> targets;  ///< [B, S]
@@ -21,15 +22,13 @@ struct Batch {
 class BatchSource {
  public:
   static constexpr int64_t kEndless = INT64_MAX;
-  /// Targets without loss: of a token, and of a position without a token, which mixtures of experts do not route.
-  static constexpr int32_t kIgnoredTarget = -1, kPadding = -2;
 
   virtual ~BatchSource() = default;
 
   /// Writes samples [first_sample, first_sample + count) to tokens, targets and, unless it is null, document_start (see
-  /// Batch), each [count, seq_length()]. Samples from num_samples() are padding (tokens 0, targets kPadding), so an
-  /// incomplete last batch of a validation set needs no special case. Padding inside a sample is a separate document.
-  /// Thread safe; a sample has the same tokens in every call.
+  /// Batch), each [count, seq_length()]. Samples from num_samples() are padding (tokens 0, targets kPaddingTarget), so
+  /// an incomplete last batch of a validation set needs no special case. Padding inside a sample is a separate
+  /// document. Thread safe; a sample has the same tokens in every call.
   void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
             int32_t* document_start = nullptr) const;
 

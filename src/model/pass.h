@@ -27,7 +27,7 @@ struct Pass {
   float auxiliary_scale = 0.0f;
   Tensor document_start;  ///< int32 [tokens], with data.document_mask; see kernels/attention
   /// int32 [tokens of this context-parallel rank], or empty if no position is padding: experts skip positions whose
-  /// target is data::BatchSource::kPadding.
+  /// target is kPaddingTarget.
   Tensor targets;
   /// fp32 [sequences of the microbatch], or empty: the output layer adds each sequence's loss (sum over counted tokens)
   /// to its element, on tensor-parallel rank 0 only.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/targets.h"
 #include "kernels/attention/attention.h"
 
 namespace te::train {
@@ -83,7 +84,7 @@ std::vector<std::string> Batches::describe() const {
 data::Batch Batches::nothing() const {
   const auto size = static_cast<size_t>(options_.micro_batch_size * split_.local()),
              whole = static_cast<size_t>(options_.micro_batch_size * options_.seq_length);
-  return {std::vector<int32_t>(size), std::vector<int32_t>(size, data::BatchSource::kPadding),
+  return {std::vector<int32_t>(size), std::vector<int32_t>(size, kPaddingTarget),
           std::vector<int32_t>(options_.data.document_mask ? whole : 0)};
 }
 
@@ -99,7 +100,7 @@ int64_t Batches::counted(const int32_t* targets, int64_t size) {
 int64_t Batches::unpadded(const HostBatch& batch) {
   const auto* const targets = batch.targets.as<const int32_t>();
   const auto size = static_cast<int64_t>(batch.targets.bytes() / sizeof(int32_t));
-  return size - std::count(targets, targets + size, data::BatchSource::kPadding);
+  return size - std::count(targets, targets + size, kPaddingTarget);
 }
 
 // Attention's memory is planned for max_documents per sample.

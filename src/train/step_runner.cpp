@@ -2,15 +2,11 @@
 
 #include <algorithm>
 
-#include "data/sampler.h"
-#include "kernels/moe/router.h"
 #include "parallel/watchdog.h"
 #include "train/execution.h"
 
 namespace te::train {
 namespace {
-
-static_assert(data::BatchSource::kPadding == kernels::kPaddingTarget);
 
 parallel::Groups& single_groups() {
   static parallel::Groups groups = parallel::Groups::single();

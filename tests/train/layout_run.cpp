@@ -5,6 +5,7 @@
 
 #include "core/float_types.h"
 #include "core/random.h"
+#include "core/targets.h"
 #include "data/sampler.h"
 #include "train/loss_scaler.h"
 #include "train/step_precision.h"
@@ -30,8 +31,8 @@ void fill_sample(const config::ModelConfig& model, uint64_t sample, int32_t* tok
     const bool ignored = random.word[1] % 16 < sample % 4, padding = random.word[2] % 2 == 0;
     tokens[i] = static_cast<int32_t>(token);
     targets[i] = !ignored  ? static_cast<int32_t>((5 * token + 1) % vocab)
-                 : padding ? data::BatchSource::kPadding
-                           : data::BatchSource::kIgnoredTarget;
+                 : padding ? kPaddingTarget
+                           : kIgnoredTarget;
   }
 }
 
@@ -50,8 +51,7 @@ Samples samples(const config::ModelConfig& model, uint64_t first, int64_t count)
     fill_sample(model, first + static_cast<uint64_t>(i), &result.tokens[at], &result.targets[at]);
   }
   result.counted = std::ranges::count_if(result.targets, [](int32_t target) { return target >= 0; });
-  result.unpadded =
-      count * model.seq_length - std::ranges::count(result.targets, data::BatchSource::kPadding);
+  result.unpadded = count * model.seq_length - std::ranges::count(result.targets, kPaddingTarget);
   return result;
 }
 

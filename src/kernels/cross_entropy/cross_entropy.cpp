@@ -47,8 +47,8 @@ void check_targets(const char* op, const Tensor& targets, int64_t vocab) {
   const int32_t* target = targets.as<int32_t>();
   const int64_t rows = targets.numel();
   for (int64_t r = 0; r < rows; ++r)
-    TE_CHECK(target[r] >= -2 && target[r] < vocab, "{}: target {} of row {} must be from -2 to {}", op,
-             target[r], r, vocab - 1);
+    TE_CHECK(target[r] >= kPaddingTarget && target[r] < vocab,
+             "{}: target {} of row {} must be from -2 to {}", op, target[r], r, vocab - 1);
 }
 
 /// Number of columns of a slice that are not padding.

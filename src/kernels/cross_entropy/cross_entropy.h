@@ -13,19 +13,15 @@
 #pragma once
 
 #include "core/device.h"
+#include "core/targets.h"
 #include "core/tensor.h"
 
 namespace te::kernels {
 
-/// Targets without loss and gradient: -1 of a token, -2 of padding (kPaddingTarget in moe/router.h).
-constexpr bool is_ignored(int32_t target) {
-  return target == -1 || target == -2;
-}
-
 struct CrossEntropy {
   /// Input: [rows, padded_vocab] fp32, bf16 or fp16. Output if grad_scale != 0: the gradient.
   Tensor logits;
-  Tensor targets;           ///< [rows] int32, columns or is_ignored()
+  Tensor targets;           ///< [rows] int32, columns, or without loss (core/targets.h)
   Tensor losses;            ///< output [rows] fp32: -log softmax[target]
   int64_t vocab = 0;        ///< columns >= vocab are padding: probability 0, gradient 0
   float grad_scale = 0.0f;  ///< 1 / (tokens of the global batch) in training; 0 = loss only, logits untouched

@@ -19,6 +19,7 @@
 
 #include "core/choices.h"
 #include "core/device.h"
+#include "core/targets.h"
 #include "core/tensor.h"
 
 namespace te::kernels {
@@ -27,8 +28,6 @@ using te::BalanceScope;
 using te::RouterScore;
 
 constexpr int64_t kMaxExperts = 1024;
-/// Target of a position without a token, which selects no expert: its experts are -1, and statistics leave it out.
-constexpr int32_t kPaddingTarget = -2;
 
 struct RouterRule {
   RouterScore score = RouterScore::softmax;
@@ -42,9 +41,10 @@ struct RouterRule {
 
 struct RouterForward {
   RouterRule rule;
-  Tensor logits;   ///< [T, E] fp32
-  Tensor bias;     ///< optional [E] fp32, bf16 or fp16
-  Tensor targets;  ///< optional i32 [T]: kPaddingTarget marks padding
+  Tensor logits;  ///< [T, E] fp32
+  Tensor bias;    ///< optional [E] fp32, bf16 or fp16
+  Tensor
+      targets;  ///< optional i32 [T]: positions of kPaddingTarget select no expert and are not in statistics
   Tensor experts;  ///< out i32 [T, topk], the largest score + bias first; -1 for padding
   Tensor probs;    ///< out fp32 [T, topk]; 0 for padding
 };

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/command_line.h"
@@ -36,13 +37,10 @@ template <class Stored>
 double number(const std::byte* at) {
   Stored value;
   std::memcpy(&value, at, sizeof(value));
-  return static_cast<double>(value);
-}
-
-double bf16_number(const std::byte* at) {
-  bfloat16 value;
-  std::memcpy(&value, at, sizeof(value));
-  return to_float(value);
+  if constexpr (std::is_arithmetic_v<Stored>)
+    return static_cast<double>(value);
+  else
+    return to_float(value);
 }
 
 /// Reads an element of a dtype as a number; null for dtypes that are compared as bytes.
@@ -50,8 +48,8 @@ using ReadNumber = double (*)(const std::byte*);
 ReadNumber number_of(const std::string& dtype) {
   if (dtype == "F32") return number<float>;
   if (dtype == "F64") return number<double>;
-  if (dtype == "F16") return number<_Float16>;
-  if (dtype == "BF16") return bf16_number;
+  if (dtype == "F16") return number<float16>;
+  if (dtype == "BF16") return number<bfloat16>;
   if (dtype == "I32") return number<int32_t>;
   if (dtype == "U8") return number<uint8_t>;
   return nullptr;

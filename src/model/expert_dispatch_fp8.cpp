@@ -58,9 +58,9 @@ void ExpertDispatch::send_fp8(const Context& stream, const Exchange& rows, const
     group.all_gather(stream, bytes(own_counts), bytes(all_counts));
   }
   Exchange places = rows;
-  for (RowRange& range : places.sent)
+  for (parallel::RowRange& range : places.sent)
     range.first = memory.pitch * range.first + (memory.second ? range.count : 0);
-  for (RowRange& range : places.received) range.first += memory.first_received;
+  for (parallel::RowRange& range : places.received) range.first += memory.first_received;
   group.all_to_all(stream, memory.sent, places.sent, memory.received, places.received);
 }
 

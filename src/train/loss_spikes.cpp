@@ -1,5 +1,7 @@
 #include "train/loss_spikes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

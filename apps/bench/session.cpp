@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/float_types.h"
+#include "core/json.h"
 #include "core/random.h"
 #include "parallel/launch.h"
 #include "train/execution.h"
@@ -183,7 +184,7 @@ void check_report(const Options& options) {
 void write_report(const Options& options, const nlohmann::json& report) {
   if (options.json.empty()) return;
   apps::OutputFile file("--json", options.json);
-  file.write(report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  file.write(dump_json(report, 2) + "\n");
   file.finish();
 }
 

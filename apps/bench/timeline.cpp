@@ -1,11 +1,13 @@
 #include "bench/timeline.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "common/output_file.h"
+#include "core/json.h"
 
 namespace te::bench {
 namespace {
@@ -61,9 +63,7 @@ void write_timeline(const std::string& path, const std::string& title,
     const nlohmann::json about = {{"config", title},
                                   {"ranks", world.size()},
                                   {"time_zero", "per rank: the start of its step's first operation"}};
-    file->write(R"({"displayTimeUnit": "ms", "otherData": )" +
-                about.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                ", \"traceEvents\": [\n");
+    file->write(R"({"displayTimeUnit": "ms", "otherData": )" + dump_json(about) + ", \"traceEvents\": [\n");
   }
   // One rank's text at a time: all of them together could exceed the 32-bit counts of MPI.
   for (int rank = 0; rank < world.size(); ++rank) {

@@ -103,8 +103,7 @@ void write_state(const Run& run, const RunState& state) {
                             {"request", state.evaluation.request},
                             {"seconds", state.evaluation.seconds},
                             {"reason", state.evaluation.reason}};
-  write_whole(run.folder / "state.json",
-              record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_whole(run.folder / "state.json", dump_json(record, 2) + "\n");
 }
 
 RunProgress read_progress(const Run& run) {

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace te::experiment {
 namespace {
 
@@ -66,8 +68,7 @@ void write_summary(const Experiment& experiment, const std::vector<Item>& items)
     if (!variant.baseline.empty()) record["baseline"] = variant.baseline;
     summary["variants"].push_back(record);
   }
-  write_whole(experiment.directory / "summary.json",
-              summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  write_whole(experiment.directory / "summary.json", dump_json(summary, 2) + "\n");
 }
 
 bool can_report(const Experiment& experiment, const std::vector<Item>& items) {

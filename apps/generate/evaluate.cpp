@@ -8,6 +8,7 @@
 #include "common/output_file.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "generate/command.h"
 #include "generate/evaluation/compare.h"
 #include "generate/evaluation/evaluate_tasks.h"
@@ -20,7 +21,7 @@ namespace {
 using nlohmann::ordered_json;
 
 void write_record(apps::OutputFile& file, const ordered_json& record, int indent = -1) {
-  file.write(record.dump(indent, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  file.write(dump_json(record, indent) + "\n");
 }
 
 /// Progress of the evaluation: on a terminal a line that is rewritten twice a second, else a new line every ten

@@ -9,6 +9,7 @@
 #include "common/output_file.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/memory_bandwidth.h"
 #include "generate/command.h"
 #include "generate/generator.h"
@@ -92,7 +93,7 @@ class ResultFile {
     record["ending"] = to_string(result.finish_reason);
     record["prompt_tokens"] = result.prompt.size();
     record["tokens"] = result.tokens;
-    lines_[index] = record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    lines_[index] = dump_json(record) + "\n";
     for (; next_ < lines_.size() && !lines_[next_].empty(); ++next_) {
       out_.write(lines_[next_]);
       lines_[next_].clear();

@@ -12,6 +12,7 @@
 #include "config/recipe_traits.h"
 #include "config/validate_device.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "generate/run_config.h"
 #include "parallel/launch.h"
 #include "train/checkpoint_inspection.h"
@@ -47,7 +48,7 @@ Fp8Recipe reference_of(const std::vector<std::string>& recipes) {
 
 void write_json(const std::string& path, const json& report) {
   OutputFile out("--json", path);
-  out.write(report.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  out.write(dump_json(report, 2) + "\n");
   out.finish();
 }
 

@@ -81,7 +81,7 @@ std::string list_text(const std::vector<Item>& items, ToJson&& to_json) {
   std::string text = "[";
   for (const Item& item : items) {
     text += text.size() > 1 ? ",\n    " : "\n    ";
-    text += to_json(item).dump(-1, ' ', false, Json::error_handler_t::replace);
+    text += dump_json(to_json(item));
   }
   return text + (items.empty() ? "]" : "\n  ]");
 }
@@ -232,15 +232,14 @@ std::string to_text(const Manifest& manifest) {
       "{{\n  \"format\": \"{}\",\n  \"step\": {},\n  \"consumed_samples\": {},\n  \"updates\": {},\n"
       "  \"config\": {},\n  \"checksum_algorithm\": \"XXH3-64\",\n  \"checksum_block\": {},\n",
       kFormat, manifest.progress.step, manifest.progress.consumed_samples, manifest.progress.updates,
-      Json(manifest.config).dump(-1, ' ', false, Json::error_handler_t::replace), kChecksumBlock);
+      dump_json(Json(manifest.config)), kChecksumBlock);
   text += policies_text(manifest.progress);
   if (!manifest.datasets.empty())
     text += "  \"datasets\": " + list_text(manifest.datasets, dataset_json) + ",\n";
   if (manifest.base)
-    text += "  \"base\": " +
-            Json{{"path", manifest.base->path}, {"hash", hex(manifest.base->hash)}}.dump(
-                -1, ' ', false, Json::error_handler_t::replace) +
-            ",\n";
+    text +=
+        "  \"base\": " + dump_json(Json{{"path", manifest.base->path}, {"hash", hex(manifest.base->hash)}}) +
+        ",\n";
   text += "  \"files\": " + list_text(manifest.files, file_json) + ",\n";
   text += "  \"tensors\": " + list_text(manifest.tensors, tensor_json) + ",\n";
   text += "  \"fp8\": " + list_text(manifest.fp8, fp8_json) + ",\n";

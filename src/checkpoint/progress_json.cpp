@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/json.h"
+
 namespace te::checkpoint {
 namespace {
 
@@ -141,8 +143,7 @@ std::string policies_text(const Progress& progress) {
   std::string text;
   each_policy(progress, [&text]<class Policy>(const char* key, const Policy& policy) {
     if (policy == Policy{}) return;
-    text += fmt::format("  \"{}\": {},\n", key,
-                        to_json(policy).dump(-1, ' ', false, Json::error_handler_t::replace));
+    text += fmt::format("  \"{}\": {},\n", key, dump_json(to_json(policy)));
   });
   return text;
 }

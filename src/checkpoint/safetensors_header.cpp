@@ -13,6 +13,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
+#include "core/json.h"
 
 namespace te::safetensors {
 namespace {
@@ -242,8 +243,7 @@ std::string quote_name(std::string_view name) {
   constexpr size_t kLongest = 80;
   const bool truncated = name.size() > kLongest;
   // Control characters and non-ASCII characters are escaped, so that a message stays one line.
-  std::string text =
-      json(std::string(name.substr(0, kLongest))).dump(-1, ' ', true, json::error_handler_t::replace);
+  std::string text = dump_json(json(std::string(name.substr(0, kLongest))), -1, true);
   return truncated ? text.insert(text.size() - 1, "...") : text;
 }
 

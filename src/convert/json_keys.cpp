@@ -30,8 +30,7 @@ const nlohmann::json& JsonKeys::at(const char* key) const {
 
 // A value as one line of about 60 characters at most.
 std::string JsonKeys::shown(const char* key) const {
-  std::string text =
-      given(key) ? object_.at(key).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) : "absent";
+  std::string text = given(key) ? dump_json(object_.at(key), -1, true) : "absent";
   if (text.size() > 60) text = text.substr(0, 60) + "...";
   return text;
 }

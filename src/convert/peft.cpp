@@ -18,6 +18,7 @@
 #include "convert/peft_experts.h"
 #include "convert/tensor_files.h"
 #include "core/error.h"
+#include "core/json.h"
 #include "core/printable.h"
 #include "core/random.h"
 #include "core/stored_values.h"
@@ -193,7 +194,7 @@ void check_initialization(const JsonKeys& keys) {
   const nlohmann::json& value = keys.object().at(key);
   if (value.is_boolean() || value == "gaussian" || value == "orthogonal" || value == "eva") return;
   keys.refuse(key,
-              "is " + printable(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) +
+              "is " + printable(dump_json(value, -1, true)) +
                   ", must be true, false, \"gaussian\", \"orthogonal\" or \"eva\"",
               "PEFT changes the base weights for this adapter; save it as a plain LoRA with PEFT's "
               "save_pretrained(path_initial_model_for_weight_conversion=...), or merge it in PEFT");
@@ -422,10 +423,9 @@ int64_t write_peft(const checkpoint::Reader& reader, const std::filesystem::path
     one.a = one.b = {};
   }
   writer.finish();
-  checkpoint::write_text(folder / kConfig,
-                         config_json(adapter, matrices, fused, reader.manifest().base->path)
-                                 .dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
-                             "\n");
+  checkpoint::write_text(
+      folder / kConfig,
+      dump_json(config_json(adapter, matrices, fused, reader.manifest().base->path), 2) + "\n");
   return static_cast<int64_t>(specs.size());
 }
 

@@ -58,7 +58,7 @@ std::string to_json(const DatasetRecord& record) {
       {"tokens", record.tokens},
       {"largest_token", record.largest_token}};
   // A path can contain any bytes.
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return dump_json(json, 2) + "\n";
 }
 
 }  // namespace te::data

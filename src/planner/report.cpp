@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/memory_plan.h"
 #include "planner/layouts.h"
 
@@ -163,7 +164,7 @@ std::string report_json(const SearchResult& result, const config::Config& config
   } else {
     report["own_refusal"] = result.configured_refusal;
   }
-  return report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  return dump_json(report, 2) + '\n';
 }
 
 }  // namespace te::planner

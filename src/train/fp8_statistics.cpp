@@ -154,7 +154,7 @@ std::string describe(const Fp8Statistics& statistics) {
 }
 
 void Fp8StatisticsLog::write(const json& record) {
-  file_.append(record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  file_.append(dump_json(record) + "\n");
 }
 
 }  // namespace te::train

@@ -212,7 +212,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                              {"flushed", number(item.flushed)}});
     if (item.requantized) record["fp8"].back()["recast"] = *item.requantized;
   }
-  jsonl_.append(record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  jsonl_.append(dump_json(record) + "\n");
   if (tensorboard_) tensorboard_->add(record);
 }
 

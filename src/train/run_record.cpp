@@ -134,7 +134,7 @@ void write_run_record(const config::Config& config, const Context& context,
     record["emulated"] = emulated;
   record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
   record["starts"].push_back(this_start(context, placement, contents, program));
-  write_run_file(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  write_run_file(path, dump_json(record, 2) + "\n");
 }
 
 }  // namespace te::train

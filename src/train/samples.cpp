@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/printable.h"
 
@@ -12,7 +13,7 @@ using nlohmann::json;
 
 /// The text on one line, in quotes.
 std::string shown(const std::string& text) {
-  return printable(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
+  return printable(dump_json(json(text)));
 }
 
 }  // namespace
@@ -24,7 +25,7 @@ void SampleLog::write(int64_t step, const std::vector<Sample>& samples) {
                          {"text", sample.text},
                          {"ending", sample.finish_reason},
                          {"tokens", sample.tokens}};
-    file_.append(record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+    file_.append(dump_json(record) + "\n");
     log_info("sample of step {} | {} -> {} ({})", step, shown(sample.prompt), shown(sample.text),
              sample.finish_reason);
   }

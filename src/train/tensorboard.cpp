@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json.h"
+
 namespace te::train {
 namespace {
 
@@ -46,7 +48,7 @@ void add_value(Values& values, const std::string& tag, const json& value) {
   } else if (value.is_object()) {
     for (const auto& [name, inner] : value.items()) add_value(values, fmt::format("{}/{}", tag, name), inner);
   } else {
-    values.push_back(text_value(tag, code(value.dump(2, ' ', false, json::error_handler_t::replace))));
+    values.push_back(text_value(tag, code(dump_json(value, 2))));
   }
 }
 

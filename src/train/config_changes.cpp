@@ -20,7 +20,8 @@ bool is_among(const std::string& path, std::initializer_list<std::string_view> p
   return std::ranges::find(paths, path) != paths.end();
 }
 
-bool changes_training(const std::string& path) {
+bool changes_training(const std::string& path, const config::Config& now) {
+  if (path == "optimizer.wsd_decay_steps" && now.optimizer.decay != config::LrDecay::wsd) return false;
   return !path.starts_with("checkpoint.") && !path.starts_with("logging.") &&
          !is_among(path, {"training.device", "training.eval_interval", "training.eval_microbatches",
                           "training.early_stopping_patience", "training.max_nonfinite_steps",
@@ -113,9 +114,7 @@ std::string describe_config_changes(const std::string& before, const config::Con
   bool schedule = false;
   const std::optional<config::Config> old = config_before(before);
   for (const config::ChangedKey& key : config::changed_keys(before, now)) {
-    if (!changes_training(key.path) ||
-        (key.path == "optimizer.wsd_decay_steps" && now.optimizer.decay != config::LrDecay::wsd))
-      continue;
+    if (!changes_training(key.path, now)) continue;
     const std::string effect = key.path == "data.train" && old
                                    ? std::string(effect_on_data(old->data.train, now.data.train))
                                    : effect_of(key.path, now);
@@ -129,6 +128,13 @@ std::string describe_config_changes(const std::string& before, const config::Con
                         optim::schedule_of(old->optimizer).at(step + 1));
   }
   return text;
+}
+
+bool changes_losses(const std::string& before, const config::Config& now) {
+  return std::ranges::any_of(config::changed_keys(before, now), [&now](const config::ChangedKey& key) {
+    return changes_training(key.path, now) && !key.path.starts_with("parallel.") &&
+           !is_among(key.path, {"training.micro_batch_size", "training.train_steps"});
+  });
 }
 
 }  // namespace te::train

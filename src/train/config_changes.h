@@ -13,4 +13,7 @@ namespace te::train {
 /// device are left out.
 std::string describe_config_changes(const std::string& before, const config::Config& now, int64_t step);
 
+/// Whether steps of `now` have other losses than the checkpoint's run would have had, beyond rounding.
+bool changes_losses(const std::string& before, const config::Config& now);
+
 }  // namespace te::train

@@ -175,7 +175,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
                .scales = loaded.scales,
                .datasets = reader.manifest().datasets};
       if (!loaded.optimizer) log_info("Adam moments are not loaded and start at zero");
-      report_changes(reader.config(), point.progress.step);
+      report_changes(reader.config(), point.progress);
     } catch (const UserError& error) {
       damaged_here = dynamic_cast<const checkpoint::Damaged*>(&error) != nullptr;
       user_error("checkpoint.resume: {}", error.what());
@@ -198,11 +198,16 @@ StartPoint Startup::rollback_to(const fs::path& folder, bool optimizer) {
   return load(folder, {.optimizer = optimizer}, damaged);
 }
 
-void Startup::report_changes(const std::string& before, int64_t step) const {
-  std::string changes = describe_config_changes(before, config_, step);
+void Startup::report_changes(const std::string& before, checkpoint::Progress& progress) const {
+  std::string changes = describe_config_changes(before, config_, progress.step);
   if (changes.empty()) return;
   changes.pop_back();  // the newline
   log_info("the config differs from the checkpoint's:\n{}", changes);
+  if (progress.guard.began < 0 || !changes_losses(before, config_)) return;
+  // Its BF16 losses are of the old config's data and learning rates.
+  log_info("guard: the comparison that began after step {} is dropped: the config has changed",
+           progress.guard.began);
+  progress.guard.drop_comparison();
 }
 
 fs::path Startup::previous(const fs::path& damaged) {

@@ -48,7 +48,8 @@ class Startup {
   void load_adapter(StartPoint& start);
   /// Reads a checkpoint into the runner. When it throws, `damaged` is true if the checkpoint is damaged on any rank.
   StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);
-  void report_changes(const std::string& before, int64_t step) const;
+  /// Logs what has changed since the config `before`; a guard comparison that began with it is dropped.
+  void report_changes(const std::string& before, checkpoint::Progress& progress) const;
   /// The checkpoint before a damaged one; empty if there is none.
   std::filesystem::path previous(const std::filesystem::path& damaged);
 

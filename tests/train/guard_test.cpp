@@ -178,7 +178,9 @@ TEST(Guard, AnOpenComparisonIsDroppedByAnotherConfig) {
   ASSERT_EQ(first.code, 0) << first.error;
   const Overrides inside = {"checkpoint.resume=" + folder.checkpoint("a", 4)};
   for (const auto& [run, overrides] : std::vector<std::pair<std::string, Overrides>>{
-           {"without", fp8}, {"bf16", guard + fp8 + Overrides{"precision.fp8_until_step=4"}}}) {
+           {"without", fp8},
+           {"bf16", guard + fp8 + Overrides{"precision.fp8_until_step=4"}},
+           {"rate", guard + fp8 + Overrides{"optimizer.lr=0.002"}}}) {
     const Result result = folder.run(run, inside + overrides);
     EXPECT_EQ(result.code, 0) << result.error;
     TE_EXPECT_CONTAINS(result.out, "guard: the comparison that began after step 3 is dropped: ");

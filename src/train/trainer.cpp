@@ -52,6 +52,9 @@ void Trainer::set_evaluator(std::unique_ptr<Evaluator> evaluator) {
 void Trainer::open_data() {
   const config::TrainingConfig& training = config_.training;
   world_.run_collectively([&] {
+    // First, since it says what is wrong with a dataset; sources only find a token that is too large.
+    if (world_.local_rank() == 0)
+      datasets_ = check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
     batches_ = std::make_unique<Batches>(
         BatchOptions{.data = config_.data,
                      .seq_length = config_.model.seq_length,
@@ -61,8 +64,6 @@ void Trainer::open_data() {
                      .eval_microbatches = training.eval_interval > 0 ? training.eval_microbatches : 0,
                      .context_rank = runner_.split().rank(),
                      .context_ranks = runner_.split().ranks()});
-    if (world_.local_rank() == 0)
-      datasets_ = check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
   });
   check_same_datasets(world_, datasets_);
   for (const std::string& line : batches_->describe()) log_info("{}", line);

@@ -62,6 +62,14 @@ TEST_F(DataCheck, DatasetOfAnotherTokenizerIsRefusedUnlessAllowed) {
   EXPECT_EQ(folder_.run("a", {overrides[0], overrides[1], "data.check=false"}).code, 0);
 }
 
+// The cause is named, although the first validation sample has a token beyond the vocabulary.
+TEST_F(DataCheck, ValidationDatasetOfAnotherTokenizerIsRefused) {
+  const std::string valid = described("other", Documents(20, std::vector<int32_t>(50, 5000)), other());
+  expect_refused(
+      folder_.run("a", {"data.valid=" + valid, "data.tokenizer=bytes", "training.eval_interval=2"}),
+      "data.valid: " + valid + " was created with the tokenizer other/tokenizer.json");
+}
+
 TEST_F(DataCheck, MatchingTokenizerAndDatasetsWithoutRecordTrain) {
   const Result result =
       folder_.run("a", {"data.train=" + described("mine", documents_, bytes()), "data.tokenizer=bytes"});

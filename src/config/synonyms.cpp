@@ -40,6 +40,7 @@ constexpr Synonym kSynonyms[] = {
     {"rms_norm_eps", "model.norm_epsilon"},
     {"untie_embeddings_and_output_weights", "model.tie_word_embeddings"},
     {"fp8_format", "precision.fp8"},
+    {"fp8_margin", "precision.margin"},
     {"num_layers_at_start_in_bf16", "precision.first_layers_bf16"},
     {"num_layers_at_end_in_bf16", "precision.last_layers_bf16"},
     {"tensor_model_parallel_size", "parallel.tensor"},
@@ -76,9 +77,11 @@ constexpr Synonym kSynonyms[] = {
     {"grad_clip", "optimizer.clip_grad"},
     {"max_grad_norm", "optimizer.clip_grad"},
     {"data_path", "data.train"},
+    {"reset_attention_mask", "data.document_mask"},
     {"save_interval", "checkpoint.save_every"},
     {"save_steps", "checkpoint.save_every"},
     {"load", "checkpoint.resume"},
+    {"pretrained_checkpoint", "checkpoint.init_from"},
     {"resume_from_checkpoint", "checkpoint.resume"},
     {"output_dir", "logging.directory"},
     {"log_interval", "logging.every"},
@@ -94,6 +97,10 @@ constexpr std::string_view kResume =
 constexpr std::string_view kGroups =
     "set optimizer.groups to rules as 'embeddings, output_layer: lr_factor 0.1'";
 
+constexpr std::string_view kGather = "there is no key: FP8 weights are always gathered as FP8";
+constexpr std::string_view kSplit =
+    "validation has datasets of its own: set data.valid; te-data tokenize --valid-fraction makes them";
+
 /// Hints for names without a key, and for names whose key has different values.
 constexpr Synonym kHints[] = {
     {"dp", kDataParallel},
@@ -106,6 +113,8 @@ constexpr Synonym kHints[] = {
     {"auto_resume", kResume},
     {"decoupled_lr", kGroups},
     {"param_groups", kGroups},
+    {"fp8_param_gather", kGather},
+    {"split", kSplit},
 };
 
 }  // namespace

@@ -90,7 +90,7 @@ TEST(Synonyms, NameExistingKeysAndHideNone) {
               "--set " + theirs + "=1: key '" + theirs + "' is unknown; did you mean '" + ours + "'?");
   }
   EXPECT_GT(pairs, 40);
-  EXPECT_LE(pairs, 70);
+  EXPECT_LE(pairs, 80);
 }
 
 TEST(KeyChoices, AreTheKeysAndTheirValues) {

@@ -289,6 +289,14 @@ void check(const Options& o, const te::apps::PlanOptions& plan) {
     te::user_error(
         "--plan N shows layouts for N GPUs; --dry-run, --print-schedule and --ranks show the layout of the "
         "config: use one or the other");
+  std::vector<const char*> given;
+  if (plan.chosen()) given.push_back("--plan");
+  if (o.print_config) given.push_back("--print-config");
+  if (o.describe) given.push_back("--describe-keys");
+  if (o.presets) given.push_back("--list-presets");
+  if (o.show.dry_run || o.show.schedule) given.push_back(o.show.dry_run ? "--dry-run" : "--print-schedule");
+  if (given.size() > 1)
+    te::user_error("{} and {} print different things and stop; give one of them", given[0], given[1]);
 }
 
 /// --print-schedule and --dry-run, on one rank.

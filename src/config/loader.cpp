@@ -97,6 +97,7 @@ struct Enabled {
 
 constexpr auto kEnabled = std::to_array<Enabled>({
     {"adapter.", "adapter.type"},
+    {"training.eval_microbatches", "training.eval_interval"},
     {"optimizer.wsd_decay_steps", "optimizer.decay"},
     {"optimizer.muon_momentum", "optimizer.name"},
     {"precision.loss_scale", "precision.dtype"},

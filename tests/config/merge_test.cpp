@@ -160,10 +160,10 @@ TEST_F(Merge, KeysWithoutEffect) {
   // A run that disables a part of its base keeps the base's keys of that part.
   EXPECT_EQ(load({"run.yaml"}, {"adapter.type=none"}).adapter.rank, 64);
   write("run.yaml", kSmall);
-  for (const char* key :
-       {"adapter.init_from=a", "adapter.train_norms=true", "optimizer.wsd_decay_steps=3",
-        "optimizer.muon_momentum=0.9", "precision.loss_scale=1024", "precision.initial_loss_scale=1024",
-        "logging.fp8_what_if=mxfp8", "guard.action=rollback", "guard.tolerance=0.1"})
+  for (const char* key : {"adapter.init_from=a", "adapter.train_norms=true", "optimizer.wsd_decay_steps=3",
+                          "training.eval_microbatches=4", "optimizer.muon_momentum=0.9",
+                          "precision.loss_scale=1024", "precision.initial_loss_scale=1024",
+                          "logging.fp8_what_if=mxfp8", "guard.action=rollback", "guard.tolerance=0.1"})
     EXPECT_NE(complaint({"run.yaml"}, {key}).find(" has no effect without "), std::string::npos) << key;
   load({"run.yaml"}, {"optimizer.decay=cosine", "optimizer.wsd_decay_steps=3"});
   load({"run.yaml"}, {"guard.every=0", "guard.action=rollback"});

@@ -224,6 +224,8 @@ TEST_F(CommandLine, RanksOptionIsForDryRunsOnly) {
   for (const char* own : {"--dry-run", "--dry-run --ranks 2", "--print-schedule"})
     expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --plan 4 " + own),
                    "--plan N shows layouts for N GPUs");
+  expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --plan 4 --print-config"),
+                 "--plan and --print-config print different things and stop; give one of them");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
 }
 

@@ -22,12 +22,13 @@ namespace te::kernels {
 struct MoeCase {
   int64_t tokens, experts, topk, alignment;
   bool one_expert = false;  ///< topk 1: all tokens select expert 1
+  bool padded = false;      ///< the first of three positions selects none (-1)
 };
 inline const MoeCase kMoeCases[] = {
     {1, 4, 1, 1},     {1, 4, 4, 16},    {7, 3, 2, 1},         {33, 8, 2, 16},    {64, 8, 8, 16},
     {129, 64, 8, 16}, {50, 130, 3, 32}, {40, 6, 1, 16, true}, {257, 16, 4, 128}, {12, 1, 1, 8}};
 
-/// Different experts for each token, pseudo-random.
+/// Different experts for each token, pseudo-random; -1 for padding.
 inline std::vector<int32_t> expert_choices(const MoeCase& c) {
   std::vector<int32_t> choices;
   for (int64_t t = 0; t < c.tokens; ++t) {
@@ -38,7 +39,8 @@ inline std::vector<int32_t> expert_choices(const MoeCase& c) {
       std::swap(order[static_cast<size_t>(i)],
                 order[static_cast<size_t>(i) + random % static_cast<uint64_t>(c.experts - i)]);
     }
-    for (int64_t i = 0; i < c.topk; ++i) choices.push_back(c.one_expert ? 1 : order[static_cast<size_t>(i)]);
+    for (int64_t i = 0; i < c.topk; ++i)
+      choices.push_back(c.padded && t % 3 == 0 ? -1 : c.one_expert ? 1 : order[static_cast<size_t>(i)]);
   }
   return choices;
 }
@@ -176,7 +178,7 @@ struct RouterCase {
   RouterRule rule;
   int64_t sequences = 1;
   bool bias = false;
-  bool padded = false;  ///< two of five positions
+  int64_t period = 0, from = 0;  ///< positions t with t % period >= from are padding
 };
 inline const RouterCase kRouterCases[] = {
     {9, 4, {.topk = 1}},
@@ -189,8 +191,10 @@ inline const RouterCase kRouterCases[] = {
     {16, 1024, {.topk = 8}, 2},
     {1000, 12, {.topk = 3}},  // parts of a sequence
     {30, 16, {.score = RouterScore::sigmoid, .topk = 3, .groups = 2, .in_turn = true}, 2, true},
-    {60, 8, {.topk = 2}, 3, false, true},
-    {700, 40, {.score = RouterScore::sigmoid, .topk = 4, .in_turn = true}, 1, true, true},
+    {60, 8, {.topk = 2}, 3, false, 5, 3},
+    {700, 40, {.score = RouterScore::sigmoid, .topk = 4, .in_turn = true}, 1, true, 5, 3},
+    {40, 16, {.topk = 4, .groups = 4, .group_topk = 2}, 2, true, 40, 20},  // a sequence of padding
+    {12, 8, {.topk = 2}, 1, false, 1, 0},                                  // nothing but padding
 };
 
 /// All tensors of the router for a case, with inputs filled.
@@ -223,12 +227,12 @@ struct RouterTensors {
     step_counts.fill_ints(std::vector<int32_t>(static_cast<size_t>(c.experts), 3));
     step_sums.fill({0.5f, 0.25f, 0.125f, 2.0f, 8.0f, 0.0f, 0.0f});
   }
-  static bool is_padding(const RouterCase& c, int64_t t) { return c.padded && t % 5 > 2; }
+  static bool is_padding(const RouterCase& c, int64_t t) { return c.period > 0 && t % c.period >= c.from; }
   void forward(const Context& x, const RouterCase& c, BalanceScope scope) const {
     router_forward(x, {.rule = c.rule,
                        .logits = logits,
                        .bias = c.bias ? bias.get() : Tensor{},
-                       .targets = c.padded ? targets.get() : Tensor{},
+                       .targets = c.period > 0 ? targets.get() : Tensor{},
                        .experts = experts,
                        .probs = probs});
     router_statistics(x, {.score = c.rule.score,

@@ -41,10 +41,9 @@ struct RouterRule {
 
 struct RouterForward {
   RouterRule rule;
-  Tensor logits;  ///< [T, E] fp32
-  Tensor bias;    ///< optional [E] fp32, bf16 or fp16
-  Tensor
-      targets;  ///< optional i32 [T]: positions of kPaddingTarget select no expert and are not in statistics
+  Tensor logits;   ///< [T, E] fp32
+  Tensor bias;     ///< optional [E] fp32, bf16 or fp16
+  Tensor targets;  ///< optional i32 [T]: kPaddingTarget selects no expert and is not in statistics
   Tensor experts;  ///< out i32 [T, topk], the largest score + bias first; -1 for padding
   Tensor probs;    ///< out fp32 [T, topk]; 0 for padding
 };

@@ -28,7 +28,16 @@ import sys
 from pathlib import Path
 
 from chat_folder import find_template, special_tokens
-from script_files import BYTE_ORDER_MARK, READ_ERRORS, complete_lines, fail, open_input, reason, run, without_compression
+from script_files import (
+    BYTE_ORDER_MARK,
+    READ_ERRORS,
+    complete_lines,
+    fail,
+    open_input,
+    reason,
+    run,
+    without_compression,
+)
 
 try:
     import jinja2
@@ -367,7 +376,10 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [options] FILE..."
     )
-    parser.add_argument("inputs", nargs="+", metavar="FILE", help="JSON lines, or a list (.json); also .gz, .xz and (from Python 3.14) .zst; - reads standard input")
+    parser.add_argument(
+        "inputs", nargs="+", metavar="FILE",
+        help="JSON lines, or a list (.json); also .gz, .xz and (from Python 3.14) .zst; - reads standard input",
+    )
     parser.add_argument("--tokenizer", required=True, type=Path, help="folder of the model's tokenizer, or a file in it")
     parser.add_argument("--template", type=Path, help="Jinja file to use instead of the template of the tokenizer")
     parser.add_argument("--template-name", help="name of the template if the tokenizer has several, for example tool_use")

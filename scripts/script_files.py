@@ -40,8 +40,8 @@ def without_compression(path):
 
 @contextlib.contextmanager
 def complete_file(path, mode="w", newline=None):
-    """Opens PATH.RANDOM.tmp, which replaces `path` at the end of the block, unless an exception ends the block. PATH.tmp
-    may be another output, or a file of the user."""
+    """Opens PATH.RANDOM.tmp, which replaces `path` at the end of the block, unless an exception ends the block.
+    PATH.tmp may be another output, or a file of the user."""
     options = {"mode": mode, "encoding": None if "b" in mode else "utf-8", "newline": newline}
     target = Path(os.path.realpath(path))  # a link stays a link
     if target.exists() and not target.is_file():  # such as /dev/null, or a folder, which is an error
@@ -116,7 +116,7 @@ def reason(error):
 
 
 def run(main, *user_errors):
-    """Runs a script's main() and exits with its result. user_errors: the script's exceptions for the user's mistakes."""
+    """Runs a script's main() and exits with its result. user_errors: its exceptions for the user's mistakes."""
     try:
         status = main()
         sys.stdout.flush()

@@ -5,8 +5,8 @@
     scripts/train_tokenizer.py --vocab-size 8192 --bytes 25000000 --output data/small/tokenizer.json text-*.txt.xz
 
 Reads the first --bytes bytes of each file (default: all), also of .xz, .gz and (from Python 3.14) .zst files. Lines
-equal to the document separator divide documents and are the only special token. The splitting into words is GPT-2's. The
-same files give the same tokenizer.
+equal to the document separator divide documents and are the only special token. The splitting into words is GPT-2's.
+The same files give the same tokenizer.
 """
 
 import argparse

@@ -36,8 +36,8 @@ class Progress:
         return (*found, diverged_after)
 
     def _stopped_early(self, patience):
-        """Why te-train ended the run before its last step, or empty: its last step validated, for the `patience`-th time
-        without a new lowest loss."""
+        """Why te-train ended the run before its last step, or empty: its last step validated, for the `patience`-th
+        time without a new lowest loss."""
         column = self.curves.columns.get("valid_loss")
         if patience == 0 or column is None or not column.values or math.isnan(column.values[-1]):
             return ""

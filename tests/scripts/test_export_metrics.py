@@ -155,7 +155,8 @@ class Sending(InRun):
     def test_a_run_that_stopped_early(self):
         self.write_config(**{"training.early_stopping_patience": "2"})
         losses = {4: 3.0, 8: 2.0, 10: 2.0, 12: 2.5}
-        self.log.write_text("".join(line(s, 1.0, **({"valid_loss": losses[s]} if s in losses else {})) for s in range(1, 13)))
+        validation = {step: {"valid_loss": loss} for step, loss in losses.items()}
+        self.log.write_text("".join(line(step, 1.0, **validation.get(step, {})) for step in range(1, 13)))
         export.follow({"a": self.start()}, 1, lambda _: None, lambda _: self.fail("it is waited for"))
         self.assertEqual(self.sink.ends, [("r0", "finished")])
         self.assertEqual(self.sink.reasons, ["stopped early: no lower validation loss in 2 validations"])

@@ -169,10 +169,12 @@ class RenderChat(InFolder):
         for config in ([{"template": text}], [text], 5, {"default": 5}):
             result = self.with_tokenizer(None, {"tokenizer_config": {"chat_template": config}})
             self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
-        for name, value in (("added_tokens_decoder", token), ("tokenizer_class", 5), ("additional_special_tokens", [5])):
+        values = {"added_tokens_decoder": token, "tokenizer_class": 5, "additional_special_tokens": [5]}
+        for name, value in values.items():
             result = self.with_tokenizer(text, {"tokenizer_config": {name: value}})
             self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
-            self.assertIn(f"{self.folder}/model: the tokenizer's files are not as transformers writes them", result.stderr)
+            message = f"{self.folder}/model: the tokenizer's files are not as transformers writes them"
+            self.assertIn(message, result.stderr)
 
     def test_class_tokens_are_those_of_te_data(self):
         text = (ROOT / "src/text/tokenizers/tokenizer_settings.cpp").read_text().replace("kEndText", '"<|endoftext|>"')

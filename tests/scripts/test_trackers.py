@@ -74,7 +74,8 @@ class Trackers(InRun):
 
     def test_mlflow_with_a_run_that_stopped_early(self):
         self.stop_early()
-        code, output, errors = self.call("--to", "mlflow", "--tracking-uri", (self.folder / "mlruns").as_uri(), self.folder)
+        runs = (self.folder / "mlruns").as_uri()
+        code, output, errors = self.call("--to", "mlflow", "--tracking-uri", runs, self.folder)
         self.assertEqual(code, 0, errors)
         (run,) = (self.folder / "mlruns").glob("*/*/meta.yaml")
         self.assertIn("status: 3", run.read_text())  # FINISHED

@@ -83,8 +83,7 @@ struct RouterBalance {
   int64_t topk = 1;  ///< selections per token
   /// Of router_statistics(). With scope `global` counts may include other ranks' tokens.
   Tensor counts, score_sums, token_sums;
-  Tensor
-      score_grad;  ///< out fp32 [sequences, E]: gradient of loss times tokens with respect to each token's scores
+  Tensor score_grad;   ///< out fp32 [sequences, E]: gradient of loss * tokens by each token's scores
   Tensor step_counts;  ///< i32 [E]: += counts
   Tensor step_sums;    ///< fp32 [kRouterSums]: += this microbatch's
 };

@@ -82,9 +82,11 @@ def label(experiment, arm):
     return names.get(arm) or names[arm.removeprefix("fp8_")]
 
 
-def arms(experiment):
-    """The arms of an experiment's report, the BF16 control last."""
+def arms(experiment, lost=False):
+    """The arms of an experiment's report, the BF16 control last. Without arms that have no measures, because none of
+    their runs could be compared, unless `lost`."""
     found = json.loads((RESULTS / experiment / REPORTS[experiment][0]).read_text())["arms"]
+    found = [arm for arm in found if arm["measures"] or lost]
     return sorted(found, key=lambda arm: label(experiment, arm["name"]).startswith(CONTROL))
 
 

@@ -119,10 +119,14 @@ def gap_text(measure):
 def gap_table(experiment):
     """Every arm of an experiment against BF16."""
     lines = ["| Variant | Pairs | Training gap, nats | Validation gap, nats | Verdict |", "| --- | --- | --- | --- | --- |"]
-    for arm in arms(experiment):
-        training, validation = arm["measures"][:2]
-        lines.append(f"| {label(experiment, arm['name'])} | {len(training['pairs'])} | {gap_text(training)}, "
-                     f"{percent(100 * training['gap_share'])} | {gap_text(validation)} | {VERDICT_TEXTS[arm['verdict']]} |")
+    for arm in arms(experiment, lost=True):
+        cells = ["0", "-", "-"]
+        if arm["measures"]:
+            training, validation = arm["measures"][:2]
+            gap = f"{gap_text(training)}, {percent(100 * training['gap_share'])}"
+            cells = [str(len(training["pairs"])), gap, gap_text(validation)]
+        name, verdict = label(experiment, arm["name"]), VERDICT_TEXTS[arm["verdict"]]
+        lines.append(f"| {name} | {' | '.join(cells)} | {verdict} |")
     return lines
 
 

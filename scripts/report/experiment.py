@@ -15,6 +15,7 @@ class Content:
     arms: list  # of Arm, without the baseline
     tolerance: Tolerance = dataclasses.field(default_factory=Tolerance)
     unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are not compared
+    lost: list = dataclasses.field(default_factory=list)  # of Arm without runs: none of theirs can be compared
     # The source of each limit of the tolerance.
     tolerance_sources: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(("nats", "percent"), "default"))
     epochs: list = dataclasses.field(default_factory=list)  # token counts at which the training data repeats
@@ -73,4 +74,5 @@ def read(folder, baseline=None, logs=None):
     if len(arms) < 2:
         raise UserError(f"{folder}: only runs of the baseline have finished; run te-experiment again")
     others = [Arm(name, runs, own.get(name)) for name, runs in arms.items() if name != baseline]
-    return Content(title, Arm(baseline, arms[baseline]), others, tolerance, unfinished, sources)
+    lost = [Arm(name, [], own.get(name)) for name in variants if name not in arms]
+    return Content(title, Arm(baseline, arms[baseline]), others, tolerance, unfinished, lost, sources)

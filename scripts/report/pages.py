@@ -53,17 +53,20 @@ class Report:
                 measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; {rest}: {measure.why}"
 
     def verdicts(self):
-        """The verdicts of all arms, including arms without a finished run."""
-        lost = {}
-        for arm, _, state in self.content.unfinished:
-            if arm not in {a.name for a in self.arms()}:
-                lost.setdefault(arm, []).append(state)
+        """The verdicts of all arms, including lost arms."""
         found = [self.verdict(comparison) for comparison in self.comparisons]
-        for arm, states in lost.items():
-            verdict = analysis.OUTSIDE if "diverged" in states else analysis.INCONCLUSIVE
+        for arm, states, verdict in self.lost_arms():
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-            title = f"{arm}: {VERDICT_TEXTS[verdict]}"
+            title = f"{arm.name}: {VERDICT_TEXTS[verdict]}"
             found.append(Verdict(verdict, title, [f"no run can be compared: {counts}."]))
+        return found
+
+    def lost_arms(self):
+        """[(arm, states of its runs, verdict)] of arms without a run that can be compared."""
+        found = []
+        for arm in self.content.lost:
+            states = [state for name, _, state in self.content.unfinished if name == arm.name]
+            found.append((arm, states, analysis.OUTSIDE if "diverged" in states else analysis.INCONCLUSIVE))
         return found
 
     # ---- Texts ---------------------------------------------------------------------------------------------
@@ -119,7 +122,8 @@ class Report:
     # ---- Files ---------------------------------------------------------------------------------------------
 
     def numbers(self):
-        """The contents of report.json, for other programs."""
+        """The contents of report.json, for other programs. Lost arms have no measures."""
+        lost = {"measures": [], "excess": None, "gap_by_tenths": None, "tasks": []}
         return {
             "title": self.content.title,
             "baseline": self.content.baseline.name,
@@ -136,7 +140,12 @@ class Report:
                     "tasks": [task_numbers(row) for row in tasks.compare_tasks(c.pairs)],
                 }
                 for c in self.comparisons
+            ]
+            + [
+                {"name": arm.name, "baseline": arm.baseline or self.content.baseline.name, "verdict": verdict, **lost}
+                for arm, _, verdict in self.lost_arms()
             ],
+            "not_compared": [dict(zip(("arm", "run", "state"), run)) for run in self.content.unfinished],
         }
 
     def write(self, folder, pictures=True):

@@ -176,6 +176,12 @@ class Program(InFolder):
         self.assertEqual(code, 0)
         self.assertIn("wild: outside tolerance\n  no run can be compared: 1 diverged, 1 failed.", output)
         self.assertIn("wild: outside tolerance", (folder / "r" / "report.html").read_text())
+        numbers = json.loads((folder / "r" / "report.json").read_text())
+        lost = {"name": "wild", "baseline": "bf16", "verdict": "outside", "measures": [], "excess": None}
+        self.assertEqual(numbers["arms"][1:], [lost | {"gap_by_tenths": None, "tasks": []}])
+        self.assertEqual(numbers["arms"][0].keys(), numbers["arms"][1].keys())
+        states = [{"arm": "wild", "run": run, "state": state} for run, state in (("w1", "diverged"), ("w2", "failed"))]
+        self.assertEqual(numbers["not_compared"], states)
 
     def grid(self, states=None):
         """Two learning rates, each in BF16 and FP8; the losses of the higher one are 0.5 nats lower."""
@@ -214,6 +220,11 @@ class Program(InFolder):
         lines = "fp8_high: inconclusive\n  no run can be compared: 3 finished, but no run of bf16_high."
         self.assertIn(lines, output)
         self.assertIn("fp8_low: within tolerance", output)
+        numbers = json.loads((folder / "r" / "report.json").read_text())
+        arms = [(arm["name"], arm["baseline"], arm["verdict"]) for arm in numbers["arms"]]
+        lost = [("bf16_high", "bf16_low", "outside"), ("fp8_high", "bf16_high", "inconclusive")]
+        self.assertEqual(arms, [("fp8_low", "bf16_low", "within"), *lost])
+        self.assertEqual(len(numbers["not_compared"]), 6)
 
     def test_another_baseline_and_tolerance(self):
         folder = self.experiment(shift=0.02)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from folder_testing import InFolder
 
@@ -14,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 sys.path.insert(0, str(ROOT / "scripts"))
 import results_summary
-from results_data import gpu_hours
+from results_data import gpu_hours, label
 
 
 def mean_of_last_tenth(path):
@@ -176,6 +177,19 @@ class Changed(unittest.TestCase):
         edited = text.replace(f"{data['speed'][0]['rows'][0]['fp8']:,}", "999,999")
         self.assertNotEqual(edited, text)
         self.assertEqual(results_summary.with_block(edited, "speed", results_summary.speed_table(data), path), text)
+
+
+class LostArms(InFolder):
+    def test_are_rows_of_tables(self):
+        report = json.loads((RESULTS / "llama7b_calm" / "report.json").read_text())
+        lost = report["arms"][0] = report["arms"][0] | {"verdict": "outside", "measures": [], "excess": None}
+        (self.folder / "llama7b_calm").mkdir()
+        (self.folder / "llama7b_calm" / "report.json").write_text(json.dumps(report))
+        before, name = results_summary.gap_table("llama7b_calm"), label("llama7b_calm", lost["name"])
+        with mock.patch("results_data.RESULTS", self.folder):
+            self.assertNotIn(lost["name"], [arm["name"] for arm in results_summary.arms("llama7b_calm")])
+            self.assertIn(f"| {name} | 0 | - | - | outside tolerance |", results_summary.gap_table("llama7b_calm"))
+            self.assertEqual(len(results_summary.gap_table("llama7b_calm")), len(before))
 
 
 class Picture(InFolder):

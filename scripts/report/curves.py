@@ -44,6 +44,11 @@ def tail_mask(tokens):
     return tokens >= tokens[-1] - 0.1 * (tokens[-1] - tokens[0])
 
 
+def end_of_start(tokens):
+    """The token count at which the first 5% of a run's tokens end."""
+    return tokens[0] + 0.05 * (tokens[-1] - tokens[0])
+
+
 def last_common_valid(baseline, run):
     """(baseline's validation loss, run's, tokens) at the last token count where both have one; NaN if there is none."""
     common, at_baseline, at_run = np.intersect1d(baseline.valid_tokens, run.valid_tokens, return_indices=True)

@@ -37,7 +37,7 @@ _KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "fl
 
 def fp8_health(run):
     """From metrics.jsonl: {"tokens", "saturated", "flushed": maximum over the operands of each record,
-    "after_start": the records after the first 5% of the tokens}. None if there are no records."""
+    "after_start": the records after the first 5% of the run's tokens}. None if there are no records."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
@@ -48,7 +48,7 @@ def fp8_health(run):
     if not by_tokens:
         return None
     tokens = np.array(sorted(by_tokens))
-    after_start = [by_tokens[t] for t in tokens if t >= tokens[0] + 0.05 * (tokens[-1] - tokens[0])]
+    after_start = [by_tokens[t] for t in tokens if t >= curves.end_of_start(run.tokens)]
     return {
         "tokens": tokens,
         **{

@@ -154,8 +154,7 @@ def losses(axes, content, x_of):
             )
             low.append(smoothed.min())
             # The steep initial decrease would flatten the rest of the curves.
-            early = run.tokens >= run.tokens[0] + 0.05 * (run.tokens[-1] - run.tokens[0])
-            high.append(smoothed[early].max())
+            high.append(smoothed[run.tokens >= curves.end_of_start(run.tokens)].max())
             largest.append(smoothed.max())
     span = max(high) - min(low)
     axes.set_ylim(min(low) - 0.06 * span, max(high) + 0.06 * span)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from . import details, runs
+from . import curves, details, runs
 
 TRIED = " (tried)"  # suffix of recipes that the run only evaluated (logging.fp8_what_if)
 
@@ -13,11 +13,12 @@ TRIED = " (tried)"  # suffix of recipes that the run only evaluated (logging.fp8
 
 
 class Fp8Statistics:
-    """FP8 statistics of one run. `tokens` are those of the records; the other arrays have one value per record, NaN if a
-    record has none."""
+    """FP8 statistics of one run. `tokens` are those of the records, `end_of_start` is curves.end_of_start() of the run;
+    the other arrays have one value per record, NaN if a record has none."""
 
-    def __init__(self, tokens, records):
+    def __init__(self, tokens, end_of_start, records):
         self.tokens = tokens
+        self.end_of_start = end_of_start
         self.records = records
         own = [[x for x in record["operands"] if is_own_quantization(x)] for record in records]
         self.lowest_sqnr = np.array([lowest(x.get("sqnr_db") for x in quantizations) for quantizations in own])
@@ -53,9 +54,8 @@ class Fp8Statistics:
         return {name: (min(v), float(np.median(v))) for name, v in values.items()}
 
     def after_start(self, items):
-        """The items after the first 5% of the tokens."""
-        edge = self.tokens[0] + 0.05 * (self.tokens[-1] - self.tokens[0])
-        return [item for tokens, item in zip(self.tokens, items) if tokens >= edge]
+        """The items after the first 5% of the run's tokens."""
+        return [item for tokens, item in zip(self.tokens, items) if tokens >= self.end_of_start]
 
 
 def fp8_statistics(run):
@@ -68,7 +68,8 @@ def fp8_statistics(run):
     if not by_step:
         return None
     steps = sorted(by_step)
-    return Fp8Statistics(details.tokens_at(run, np.array(steps, float)), [by_step[s] for s in steps])
+    tokens = details.tokens_at(run, np.array(steps, float))
+    return Fp8Statistics(tokens, curves.end_of_start(run.tokens), [by_step[s] for s in steps])
 
 
 def is_own_quantization(x):

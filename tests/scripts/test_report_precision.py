@@ -19,7 +19,7 @@ except ImportError as missing:
     sys.exit(77)
 import compare_loss
 from folder_testing import InFolder
-from report import precision, precision_figures
+from report import details, precision, precision_figures
 from report.runs import read_run
 from report_testing import write_run
 
@@ -80,10 +80,27 @@ class Records(InFolder):
         self.assertEqual(list(found.fc2_amax), list(range(10, 101, 10)))
         # The largest of the layers' means.
         np.testing.assert_allclose(found.alignment[[0, 9]], [0.1, 0.2])
-        # The first of ten records is not after the first 5% of the tokens.
         self.assertEqual(found.worst_quantizations(5), [(FC2, "input", "both"), (QKV, "weight", "both")])
         self.assertEqual(found.recipes()["blockwise (tried)"], (31.0, 31.0))
         self.assertEqual(found.recipes()["delayed"][0], 20.0)
+
+    def test_the_start_is_the_first_5_percent_of_the_run(self):
+        """Not of its FP8 records: the first of two may be bad in the middle of the run. The run has 100 steps."""
+        file = self.folder / "fp8_statistics.jsonl"
+        for bad, starts in ((5, True), (6, False), (50, False)):
+            records = [(bad, quantization(FC2, "input", 5.0)), (100, quantization(FC2, "input", 30.0))]
+            file.write_text("".join(json.dumps({"step": s, "operands": [q]}) + "\n" for s, q in records))
+            found = precision.fp8_statistics(read_run(self.folder))
+            self.assertEqual(found.recipes()["delayed"][0], 30.0 if starts else 5.0, bad)
+        log = self.folder / "loss.csv"  # of a branch from step 49
+        rows = log.read_text().splitlines()
+        log.write_text("\n".join([rows[0], *rows[50:]]) + "\n")
+        self.assertEqual(precision.fp8_statistics(read_run(self.folder)).recipes()["delayed"][0], 30.0)
+
+    def test_health_after_the_first_5_percent_of_the_run(self):
+        for steps, after_start in ((20, 2), (100, 10), (300, 29)):  # a record every ten steps
+            found = details.fp8_health(read_run(write_run(self.folder / f"{steps}", steps=steps, fp8=True)))
+            self.assertEqual((len(found["tokens"]), len(found["after_start"])), (steps // 10, after_start))
 
     def test_tokens_are_those_of_the_log(self):
         """The batch size was doubled after step 50; the log misses steps."""

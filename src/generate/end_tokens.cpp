@@ -31,9 +31,11 @@ std::pair<std::string, nlohmann::json> read_generation_file(const fs::path& fold
 }
 
 /// Keys with which transformers' generate() chooses other tokens, without sampling, and the number that has no effect.
-constexpr std::array<std::pair<const char*, double>, 14> kUnusedKeys = {
+constexpr std::array<std::pair<const char*, double>, 17> kUnusedKeys = {
     {{"bad_words_ids", -1},
      {"begin_suppress_tokens", -1},
+     {"encoder_no_repeat_ngram_size", 0},
+     {"encoder_repetition_penalty", 1},
      {"exponential_decay_length_penalty", -1},
      {"forced_bos_token_id", -1},
      {"forced_eos_token_id", -1},
@@ -45,7 +47,8 @@ constexpr std::array<std::pair<const char*, double>, 14> kUnusedKeys = {
      {"repetition_penalty", 1},
      {"sequence_bias", -1},
      {"stop_strings", -1},
-     {"suppress_tokens", -1}}};
+     {"suppress_tokens", -1},
+     {"watermarking_config", -1}}};
 
 }  // namespace
 

@@ -97,22 +97,35 @@ TEST_F(EndTokensTest, OtherGenerationSettingsAreNamed) {
                      {"suppress_tokens", {7}},
                      {"bad_words_ids", {{1, 2}}},
                      {"min_new_tokens", 3},
+                     {"encoder_no_repeat_ngram_size", 2},
+                     {"encoder_repetition_penalty", 1.2},
+                     {"watermarking_config", {{"bias", 2.5}}},
                      {"forced_eos_token_id", 0}};
-  const json neutral = {{"repetition_penalty", 1.0},  {"num_beams", 1},
-                        {"suppress_tokens", nullptr}, {"min_length", 0},
-                        {"sequence_bias", {}},        {"temperature", 0.7},
-                        {"do_sample", true},          {"bad_words_ids", json::array()}};
+  const json neutral = {{"repetition_penalty", 1.0},
+                        {"num_beams", 1},
+                        {"suppress_tokens", nullptr},
+                        {"min_length", 0},
+                        {"sequence_bias", {}},
+                        {"temperature", 0.7},
+                        {"do_sample", true},
+                        {"bad_words_ids", json::array()},
+                        {"encoder_repetition_penalty", 1.0},
+                        {"encoder_no_repeat_ngram_size", 0},
+                        {"watermarking_config", nullptr}};
   const auto warning = [&](const std::string& checkpoint, const std::string& options = "") {
     const Result result =
         run("--checkpoint " + checkpoint + " --tokenizer bytes --prompt a --max-tokens 1 " + options);
     EXPECT_EQ(result.code, 0) << result.error;
     return result.error.substr(0, result.error.find('\n'));
   };
-  const std::string rest = "bad_words_ids, forced_eos_token_id, min_new_tokens";
-  TE_EXPECT_CONTAINS(warning(model(used)),
-                     "does not use " + rest + ", repetition_penalty, suppress_tokens of");
+  const std::string rest =
+      "bad_words_ids, encoder_no_repeat_ngram_size, encoder_repetition_penalty, forced_eos_token_id, "
+      "min_new_tokens";
+  TE_EXPECT_CONTAINS(
+      warning(model(used)),
+      "does not use " + rest + ", repetition_penalty, suppress_tokens, watermarking_config of");
   TE_EXPECT_CONTAINS(warning(model(used), "--repetition-penalty 1.1"),
-                     "does not use " + rest + ", suppress_tokens of");
+                     "does not use " + rest + ", suppress_tokens, watermarking_config of");
   TE_EXPECT_CONTAINS(warning(model(nullptr, {{"num_beams", 4}})), "does not use num_beams of");
   EXPECT_EQ(warning(model(neutral)).find("warning"), std::string::npos);
 }

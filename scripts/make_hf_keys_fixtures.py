@@ -138,11 +138,24 @@ MODELS = {
         | {"rope_parameters": ROPE, "layer_types": OLD, "num_experts": 4, "num_experts_per_tok": 2}
         | {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8},
     ),
+    "qwen2_moe_window": (
+        "qwen2_moe",
+        SQUARE
+        | {"rope_parameters": ROPE, "layer_types": ALTERNATING, "use_sliding_window": True, "sliding_window": 4}
+        | {"num_experts": 4, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8},
+    ),
     "qwen3_moe": (
         "qwen3_moe",
         LLAMA
         | {"rope_parameters": ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
         | {"mlp_only_layers": [0], "norm_topk_prob": True},
+    ),
+    "qwen3_moe_window": (
+        "qwen3_moe",
+        LLAMA
+        | {"rope_parameters": ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+        | {"use_sliding_window": True, "sliding_window": 4},
     ),
     "olmoe": ("olmoe", SQUARE | {"rope_parameters": ROPE, "num_experts": 4, "num_experts_per_tok": 2}),
     "nanochat": ("nanochat", LLAMA | {"rope_parameters": ROPE, "final_logit_softcapping": 3.0}),

@@ -93,38 +93,63 @@ std::vector<bool> windowed_layers(const JsonKeys& keys, int64_t num_layers, cons
   return layers;
 }
 
-void set_windows(const std::vector<bool>& layers, int64_t window, ModelConfig& model) {
-  if (std::ranges::find(layers, true) == layers.end()) return;
+bool has_window(const std::vector<bool>& layers) {
+  return std::ranges::find(layers, true) != layers.end();
+}
+
+// Depending on its version, transformers fails or computes something else.
+[[noreturn]] void refuse_zero_window(const JsonKeys& keys) {
+  keys.refuse("sliding_window", "is 0, must be above 0", "for no window, set it to null");
+}
+
+/// The size of the window that layers have; 0 (none) for null, `absent` without the key.
+int64_t window_size(const JsonKeys& keys, int64_t absent) {
+  if (!keys.has("sliding_window")) return keys.given("sliding_window") ? 0 : absent;
+  const int64_t window = keys.integer("sliding_window");
+  if (window == 0) refuse_zero_window(keys);
+  return window;
+}
+
+void set_windows(const JsonKeys& keys, const std::vector<bool>& layers, int64_t window, ModelConfig& model) {
+  if (!has_window(layers)) return;
+  if (window == 0) refuse_zero_window(keys);
   model.sliding_window = window;
   model.window_pattern = config::window_pattern_of(layers);
 }
 
-// Qwen2 and Qwen3: the layers from max_window_layers on have a window, unless layer_types is given.
-void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
-  const bool used = keys.boolean("use_sliding_window", false);
-  const int64_t window = keys.integer_or("sliding_window", keys.given("sliding_window") ? 0 : 4096);
+// Qwen2 and Qwen3: the layers from max_window_layers on have a window, unless layer_types is given. Qwen2-MoE without
+// layer_types: in transformers 4 all layers, in version 5 every other one below max_window_layers.
+void read_qwen_window(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
+  const bool null = keys.given("sliding_window") && !keys.has("sliding_window");
+  const bool used = keys.boolean("use_sliding_window", false) && !null;
+  const int64_t window = keys.integer_or("sliding_window", 4096);
   const int64_t first = keys.integer("max_window_layers", 28);
-  const auto layers = windowed_layers(keys, model.num_layers,
-                                      [&](int64_t layer) { return used && window != 0 && layer >= first; });
-  if ((!used || window == 0) && std::ranges::find(layers, true) != layers.end())
+  const auto layers =
+      windowed_layers(keys, model.num_layers, [&](int64_t layer) { return used && layer >= first; });
+  if (!used && has_window(layers))
     keys.refuse("layer_types", "must all be full_attention, as there is no window",
                 "set use_sliding_window and sliding_window, or compare with the model's original");
-  if (window < model.max_position_embeddings) set_windows(layers, window, model);
+  if (!used || window >= model.max_position_embeddings) return;
+  if (architecture == Architecture::qwen2_moe && !keys.has("layer_types"))
+    keys.refuse("layer_types",
+                "is missing, and versions of transformers differ in the layers that have the window",
+                "add layer_types");
+  set_windows(keys, layers, window, model);
 }
 
 // Mistral and Ministral: a config without sliding_window has one of 4096. In a Ministral, layer_types can exclude
 // layers.
 void read_mistral_window(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
-  const int64_t window = keys.integer_or("sliding_window", keys.given("sliding_window") ? 0 : 4096);
+  const int64_t window = window_size(keys, 4096);
   if (architecture == Architecture::mistral) {
     model.sliding_window = window;
     return;
   }
   const auto layers = windowed_layers(keys, model.num_layers, [&](int64_t) { return window != 0; });
-  if (window == 0 && std::ranges::find(layers, true) != layers.end())
+  if (window == 0 && has_window(layers))
     keys.refuse("layer_types", "must all be full_attention, as sliding_window is null",
                 "compare with the model's original");
-  set_windows(layers, window, model);
+  set_windows(keys, layers, window, model);
 }
 
 // Gemma 3: every sixth layer has no window, unless layer_types is given. A window that is longer than every sequence
@@ -135,7 +160,7 @@ void read_gemma_window(const JsonKeys& keys, ModelConfig& model) {
   if (period < 1)
     keys.refuse("sliding_window_pattern", "must be at least 1", "compare with the model's original");
   set_windows(
-      windowed_layers(keys, model.num_layers, [&](int64_t layer) { return (layer + 1) % period != 0; }),
+      keys, windowed_layers(keys, model.num_layers, [&](int64_t layer) { return (layer + 1) % period != 0; }),
       window, model);
 }
 
@@ -144,21 +169,18 @@ void read_window(const JsonKeys& keys, Architecture architecture, ModelConfig& m
     case Architecture::qwen2:
     case Architecture::qwen3:
     case Architecture::qwen2_moe:
-      return read_qwen_window(keys, model);
+      return read_qwen_window(keys, architecture, model);
     case Architecture::mixtral:
-      model.sliding_window = keys.integer_or("sliding_window", 0);
+    case Architecture::phi3:
+      model.sliding_window = window_size(keys, 0);
       return;
     case Architecture::qwen3_moe:
-      if (keys.boolean("use_sliding_window", false))
-        model.sliding_window = keys.integer_or("sliding_window", 4096);
+      if (keys.boolean("use_sliding_window", false)) model.sliding_window = window_size(keys, 4096);
       keys.without_effect({"sliding_window", "max_window_layers"});
       return;
     case Architecture::mistral:
     case Architecture::ministral:
       return read_mistral_window(keys, architecture, model);
-    case Architecture::phi3:
-      model.sliding_window = keys.integer_or("sliding_window", 0);
-      return;
     case Architecture::gemma3:
       return read_gemma_window(keys, model);
     default:

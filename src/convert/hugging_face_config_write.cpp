@@ -116,6 +116,8 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
       out["use_sliding_window"] = m.sliding_window != 0;
       out["sliding_window"] = window;
       out["max_window_layers"] = 0;  // all layers have the window, if there is one
+      // Transformers 5 otherwise gives the window to every other layer below max_window_layers.
+      if (m.sliding_window != 0) out["layer_types"] = layer_types(m);
       break;
     case Architecture::qwen3_moe:
       out["use_sliding_window"] = m.sliding_window != 0;

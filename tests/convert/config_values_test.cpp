@@ -1,0 +1,91 @@
+// Values of config.json that te-train cannot represent or that versions of transformers read differently, and folders
+// that transformers loads in another way, are refused with one line that names the key or file.
+#include <cmath>
+
+#include "convert/convert_testing.h"
+#include "convert/hugging_face_config.h"
+#include "core/json.h"
+
+namespace te::testing {
+namespace {
+
+using nlohmann::json;
+
+/// A copy of a fixture's folder whose config.json has other values; unlike a merge patch's, they may be null.
+class ConfigValues : public ::testing::Test {
+ protected:
+  config::ModelConfig model_of(const char* name, const json& values) const {
+    json config = parse_json(read_bytes(fixture(name) / "config.json"));
+    config.update(values);
+    write_bytes(file(), config.dump());
+    return convert::read_hugging_face_config(file());
+  }
+  void expect_refused(const char* name, const json& values, const std::string& part) const {
+    const std::string text = refusal([&] { model_of(name, values); });
+    EXPECT_NE(text.find(part), std::string::npos) << name << " " << values << ": " << text;
+    EXPECT_EQ(text.find(file().string()), 0U) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
+  fs::path file() const { return folder_ / "config.json"; }
+
+  TemporaryFolder folder_;
+};
+
+// Without layer_types, transformers 4 gives all layers of a Qwen2-MoE the window, transformers 5 every other one.
+TEST_F(ConfigValues, AWindowOfQwen2MoeNeedsLayerTypes) {
+  const json window = {{"use_sliding_window", true}, {"sliding_window", 16}};
+  const auto with_types = [&](const json& types) {
+    json values = window;
+    values["layer_types"] = types;
+    return values;
+  };
+  for (const int first : {0, 1, 2, 28}) {
+    json values = with_types(nullptr);
+    values["max_window_layers"] = first;
+    expect_refused("qwen2_moe", values,
+                   "layer_types is missing, and versions of transformers differ in the layers that have the "
+                   "window; add layer_types");
+  }
+  json unused = with_types(nullptr);
+  unused["sliding_window"] = 48;  // max_position_embeddings
+  EXPECT_EQ(model_of("qwen2_moe", unused).sliding_window, 0);
+  const json all = {"sliding_attention", "sliding_attention"};
+  EXPECT_EQ(model_of("qwen2_moe", with_types(all)).sliding_window, 16);
+  EXPECT_EQ(model_of("qwen2_moe", with_types({"sliding_attention", "full_attention"})).window_pattern, "w f");
+  EXPECT_EQ(model_of("qwen2_moe", {{"layer_types", nullptr}}).sliding_window, 0);
+  EXPECT_EQ(model_of("qwen3_moe", window).sliding_window, 16);
+}
+
+TEST_F(ConfigValues, AnExportedWindowOfQwen2MoeHasLayerTypes) {
+  config::ModelConfig model = model_of("qwen2_moe", json::object());
+  EXPECT_FALSE(parse_json(convert::hugging_face_config(model, DType::f32, {}, "X")).contains("layer_types"));
+  model.sliding_window = 16;
+  const json written = parse_json(convert::hugging_face_config(model, DType::f32, {}, "X"));
+  EXPECT_EQ(written.at("layer_types"), json({"sliding_attention", "sliding_attention"}));
+  EXPECT_EQ(written.at("max_window_layers"), 0);
+  write_bytes(file(), written.dump());
+  EXPECT_EQ(convert::read_hugging_face_config(file()).sliding_window, 16);
+}
+
+TEST_F(ConfigValues, AWindowOfZeroIsRefused) {
+  const char* const rule = "sliding_window is 0, must be above 0; for no window, set it to null";
+  json qwen = {{"use_sliding_window", true}, {"sliding_window", 0}, {"max_window_layers", 0}};
+  expect_refused("qwen3_windows", qwen, rule);
+  qwen["layer_types"] = nullptr;
+  for (const char* name : {"mistral_window", "mixtral", "phi3_partial", "gemma3"})
+    expect_refused(name, {{"sliding_window", 0}}, rule);
+  for (const char* name : {"qwen2", "qwen3", "qwen3_moe"}) expect_refused(name, qwen, rule);
+  qwen["layer_types"] = {"sliding_attention", "sliding_attention"};
+  expect_refused("qwen2_moe", qwen, rule);
+  expect_refused("mistral_window",
+                 {{"sliding_window", 0}, {"layer_types", {"full_attention", "sliding_attention"}}}, rule);
+  // transformers writes 0 into models without a window.
+  EXPECT_EQ(model_of("qwen2_moe", {{"use_sliding_window", false}, {"sliding_window", 0}}).sliding_window, 0);
+  for (const char* name : {"mistral_window", "mixtral", "phi3_partial"})
+    EXPECT_EQ(model_of(name, {{"sliding_window", nullptr}}).sliding_window, 0) << name;
+  EXPECT_EQ(model_of("qwen3_moe", {{"use_sliding_window", true}, {"sliding_window", nullptr}}).sliding_window,
+            0);
+}
+
+}  // namespace
+}  // namespace te::testing

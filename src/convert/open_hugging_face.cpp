@@ -62,6 +62,16 @@ TensorFiles open_files(const fs::path& folder) {
       folder.string(), kIndex);
 }
 
+// If peft is installed, transformers adds an adapter in a model's folder to the model.
+void check_no_adapter(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / "adapter_config.json", error))
+    user_error(
+        "{}: has adapter_config.json next to the model; move the adapter's files to another folder, and give "
+        "that folder to --adapter or te-convert merge to use it",
+        folder.string());
+}
+
 /// True for buffers that old versions of transformers saved although they follow from the config.
 bool is_buffer(const std::string& name) {
   constexpr std::array<std::string_view, 5> kEndings = {".attn.bias", ".attn.masked_bias", ".attention.bias",
@@ -106,6 +116,7 @@ void check_all_used(const TensorFiles& files, const std::vector<ParameterLayout>
 }  // namespace
 
 ForeignModel open_hugging_face(const fs::path& folder) {
+  check_no_adapter(folder);
   const config::ModelConfig model = read_hugging_face_config(folder / "config.json");
   const Architecture architecture = architecture_of(JsonKeys::of_file(folder / "config.json"));
   TensorFiles files = open_files(folder);

@@ -87,5 +87,15 @@ TEST_F(ConfigValues, AWindowOfZeroIsRefused) {
             0);
 }
 
+// With PEFT, transformers adds an adapter in the folder to the model.
+TEST_F(ConfigValues, AnAdapterNextToTheModelIsRefused) {
+  const fs::path model = copy_fixture("llama", folder_ / "llama");
+  convert::open_hugging_face(model);
+  for (const auto& entry : fs::directory_iterator(fs::path(TE_SOURCE_DIR) / "tests/fixtures/peft/trained"))
+    fs::copy(entry, model / entry.path().filename());
+  TE_EXPECT_REFUSED(model.string() + ": has adapter_config.json next to the model",
+                    convert::open_hugging_face(model));
+}
+
 }  // namespace
 }  // namespace te::testing

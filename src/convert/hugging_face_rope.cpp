@@ -8,8 +8,15 @@ namespace {
 using config::ModelConfig;
 using nlohmann::json;
 
+constexpr const char* kOriginal = "compare with the model's original";
 constexpr const char* kUnknownRemedy =
     "te-train supports no other RoPE parameters; remove the key if transformers does not need it";
+
+/// The number, which must be above 0: te-train's config has 0 for a value that is not given.
+double positive(const JsonKeys& keys, const char* key, double value) {
+  if (!(value > 0.0)) keys.refuse(key, fmt::format("is {}, must be above 0", json(value).dump()), kOriginal);
+  return value;
+}
 
 /// `attention_factor`, or the value that transformers computes if it is not given.
 double yarn_attention_factor(const JsonKeys& rope, double factor) {
@@ -17,9 +24,13 @@ double yarn_attention_factor(const JsonKeys& rope, double factor) {
     return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
   };
   const double mscale = rope.number_or("mscale", 0.0), all = rope.number_or("mscale_all_dim", 0.0);
-  if (rope.has("attention_factor")) return rope.number("attention_factor");
-  return mscale != 0.0 && all != 0.0 ? scale_of(mscale) / scale_of(all)
-                                     : 0.0;  // 0: te-train computes its default, which is the same
+  if (rope.has("attention_factor"))
+    return positive(rope, "attention_factor", rope.number("attention_factor"));
+  if (mscale == 0.0 || all == 0.0) return 0.0;  // te-train computes its default, which is the same
+  const double ratio = scale_of(mscale) / scale_of(all);
+  if (!(ratio > 0.0 && std::isfinite(ratio)))
+    rope.refuse("mscale", "and mscale_all_dim give an attention factor that is not above 0", kOriginal);
+  return ratio;
 }
 
 // If the key is both inside and outside the section, versions of transformers differ in which one has priority.
@@ -120,7 +131,10 @@ void read_gemma_rope(const JsonKeys& keys, ModelConfig& model) {
                 "te-train does not support RoPE scaling in layers with a window");
   read_rope_scaling(keys, local, "default", model);
   const double used = local.number("rope_theta", local_theta);
-  if (model.sliding_window != 0) model.rope_local_theta = used;
+  const bool outside = !local.given("rope_theta");
+  if (model.sliding_window != 0)
+    model.rope_local_theta =
+        positive(outside ? keys : local, outside ? "rope_local_base_freq" : "rope_theta", used);
   full.refuse_unread({}, kUnknownRemedy);
   local.refuse_unread({}, kUnknownRemedy);
 }

@@ -87,6 +87,24 @@ TEST_F(ConfigValues, AWindowOfZeroIsRefused) {
             0);
 }
 
+// te-train's config has 0 for a factor or base that is not given.
+TEST_F(ConfigValues, ZeroIsNotTakenForAMissingValue) {
+  const auto yarn = [](const json& more) {
+    json rope = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 12}};
+    rope.update(more);
+    return json{{"rope_scaling", rope}};
+  };
+  for (const double factor : {0.0, -1.5})
+    expect_refused("llama", yarn({{"attention_factor", factor}}),
+                   fmt::format("attention_factor is {:.1f}, must be above 0", factor));
+  const double zero = -10 / std::log(4.0);  // the mscale whose attention factor is 0
+  for (const auto& [mscale, all] : {std::pair{zero, 1.0}, {1.0, zero}, {2 * zero, 1.0}})
+    expect_refused("llama", yarn({{"mscale", mscale}, {"mscale_all_dim", all}}),
+                   "mscale and mscale_all_dim give an attention factor that is not above 0");
+  json local = {{"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 0.0}}}};
+  expect_refused("gemma3", {{"rope_parameters", local}}, "rope_theta is 0.0, must be above 0");
+}
+
 // With PEFT, transformers adds an adapter in the folder to the model.
 TEST_F(ConfigValues, AnAdapterNextToTheModelIsRefused) {
   const fs::path model = copy_fixture("llama", folder_ / "llama");

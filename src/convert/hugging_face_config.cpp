@@ -243,11 +243,13 @@ void read_expert_layers(const JsonKeys& keys, ModelConfig& model) {
                "te-train has experts in every layer after the first dense ones");
   if (!keys.has("mlp_only_layers")) return;
   const json& dense = keys.object().at("mlp_only_layers");
+  bool ordered = dense.is_array();  // a range over any other value is the value itself
   for (const json& layer : dense)
-    if (!layer.is_number_integer() || layer.get<int64_t>() != model.first_k_dense++)
-      keys.refuse("mlp_only_layers",
-                  fmt::format("is {}, but must list the first layers in order", dense.dump()),
-                  "te-train supports layers without experts only before those with experts");
+    ordered = ordered && layer.is_number_integer() && layer.get<int64_t>() == model.first_k_dense++;
+  if (!ordered)
+    keys.refuse("mlp_only_layers",
+                fmt::format("is {}, but must list the first layers in order", dense.dump()),
+                "te-train supports layers without experts only before those with experts");
 }
 
 void read_experts(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {

@@ -105,6 +105,12 @@ TEST_F(ConfigValues, ZeroIsNotTakenForAMissingValue) {
   expect_refused("gemma3", {{"rope_parameters", local}}, "rope_theta is 0.0, must be above 0");
 }
 
+TEST_F(ConfigValues, MlpOnlyLayersIsAList) {
+  for (const json& value : {json(0), json{{"0", 0}}, json("0")})
+    expect_refused("qwen3_moe", {{"mlp_only_layers", value}}, "must list the first layers in order");
+  EXPECT_EQ(model_of("qwen3_moe", {{"mlp_only_layers", nullptr}}).first_k_dense, 0);
+}
+
 // With PEFT, transformers adds an adapter in the folder to the model.
 TEST_F(ConfigValues, AnAdapterNextToTheModelIsRefused) {
   const fs::path model = copy_fixture("llama", folder_ / "llama");

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/json.h"
 
 namespace te::convert {
 namespace {
@@ -200,7 +201,10 @@ std::string given_name(const JsonKeys& keys, const char*& key) {
   key = "architectures";
   if (keys.has(key) && !keys.object().at(key).empty()) {
     const nlohmann::json& list = keys.object().at(key);
-    return list.is_array() && list.size() == 1 && list[0].is_string() ? list[0].get<std::string>() : "";
+    if (!list.is_array() || list.size() != 1 || !list[0].is_string())
+      keys.refuse(key, fmt::format("is {}, must be a list of one name", dump_json(list, -1, true)),
+                  "compare with the model's original");
+    return list[0].get<std::string>();
   }
   key = "model_type";
   return keys.has(key) ? keys.text(key, "") : "";

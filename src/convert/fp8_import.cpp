@@ -102,6 +102,10 @@ void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
     const int64_t rows = weight.shape[0], cols = weight.shape[1];
     const std::string own = name + fp8.multiplier;
     const StoredTensor* stored = files.find(own);
+    const auto other = files.untyped().find(own);
+    if (other != files.untyped().end() || (stored != nullptr && stored->type == FileType::e4m3))
+      user_error("{}: tensor {} is {}, must be F32, BF16 or F16; te-train reads no other multipliers", path,
+                 printable(own), stored != nullptr ? "F8_E4M3" : other->second);
     auto multipliers = std::make_shared<Multipliers>();
     const bool channels = stored != nullptr && stored->numel() > 1;
     multipliers->block_rows = fp8.block_rows > 0 ? fp8.block_rows : channels ? 1 : rows;

@@ -11,6 +11,19 @@ namespace te::convert {
 namespace {
 
 constexpr const char* kRemedy = "compare with the model's original";
+constexpr int64_t kMaxInteger = 1'000'000'000'000;
+
+nlohmann::json parse(const std::string& text, const std::string& where) {
+  try {
+    return parse_json(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte - 1, text.size()));
+    user_error("{}: is not valid JSON (line {}); {}", where, 1 + std::count(text.begin(), end, '\n'),
+               kRemedy);
+  } catch (const nlohmann::json::out_of_range&) {  // 1e999
+    user_error("{}: is not valid JSON (a number exceeds the range of a double); {}", where, kRemedy);
+  }
+}
 
 }  // namespace
 
@@ -18,7 +31,7 @@ JsonKeys JsonKeys::of_file(const std::filesystem::path& file) {
   const FileText read = read_file(file);
   if (read.missing) user_error("{}: not found; give the folder of a Hugging Face model", file.string());
   if (!read) user_error("{}: {}; {}", file.string(), read.error, kRemedy);
-  nlohmann::json object = try_parse_json(read.text);
+  nlohmann::json object = parse(read.text, file.string());
   if (!object.is_object()) user_error("{}: is not a JSON object; {}", file.string(), kRemedy);
   return {file.string(), std::move(object)};
 }
@@ -42,8 +55,10 @@ JsonKeys JsonKeys::within(const char* key) const {
 
 int64_t JsonKeys::integer(const char* key) const {
   const nlohmann::json& value = at(key);
-  if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > 1e12)
+  if (!value.is_number_integer() || value.get<double>() < 0)
     refuse(key, fmt::format("is {}, must be a non-negative integer", shown(key)), kRemedy);
+  if (value.get<double>() > kMaxInteger)
+    refuse(key, fmt::format("is {}, must be at most {}", shown(key), kMaxInteger), kRemedy);
   return value.get<int64_t>();
 }
 

@@ -111,6 +111,34 @@ TEST_F(ConfigValues, MlpOnlyLayersIsAList) {
   EXPECT_EQ(model_of("qwen3_moe", {{"mlp_only_layers", nullptr}}).first_k_dense, 0);
 }
 
+TEST_F(ConfigValues, ArchitecturesIsAListOfOneName) {
+  for (const json& value :
+       {json("LlamaForCausalLM"), json({"LlamaForCausalLM", "LlamaForCausalLM"}), json({1})})
+    expect_refused("llama", {{"architectures", value}},
+                   "architectures is " + value.dump() + ", must be a list of one name");
+}
+
+TEST_F(ConfigValues, IntegersAboveTheLimit) {
+  expect_refused("llama", {{"max_position_embeddings", 2e12}}, "must be a non-negative integer");
+  expect_refused("llama", {{"max_position_embeddings", int64_t{2000000000000}}},
+                 "max_position_embeddings is 2000000000000, must be at most 1000000000000");
+}
+
+// The line of an error in a file that is not JSON.
+TEST_F(ConfigValues, InvalidJsonNamesTheLine) {
+  const std::string valid = read_bytes(fixture("llama") / "config.json");
+  for (const std::string value : {"NaN", "Infinity", "\"\xe9\"", "1,", "\"\n\""}) {
+    std::string text = valid;
+    text.insert(text.find('{') + 1, "\n\"x\": " + value + ",");
+    write_bytes(file(), text);
+    TE_EXPECT_REFUSED("config.json: is not valid JSON (line 2", convert::read_hugging_face_config(file()));
+  }
+  write_bytes(file(), "{}\n// a comment");
+  TE_EXPECT_REFUSED("config.json: is not valid JSON (line 2)", convert::read_hugging_face_config(file()));
+  write_bytes(file(), "{\"x\": 1e999}");
+  TE_EXPECT_REFUSED("config.json: is not valid JSON (a number", convert::read_hugging_face_config(file()));
+}
+
 // With PEFT, transformers adds an adapter in the folder to the model.
 TEST_F(ConfigValues, AnAdapterNextToTheModelIsRefused) {
   const fs::path model = copy_fixture("llama", folder_ / "llama");
@@ -119,6 +147,36 @@ TEST_F(ConfigValues, AnAdapterNextToTheModelIsRefused) {
     fs::copy(entry, model / entry.path().filename());
   TE_EXPECT_REFUSED(model.string() + ": has adapter_config.json next to the model",
                     convert::open_hugging_face(model));
+}
+
+// Like the embedding, a saved copy of a tied output layer may be in another precision.
+TEST_F(ConfigValues, ATiedOutputLayerMayHaveAnotherDtype) {
+  const fs::path tied = copy_fixture("llama3_tied_bf16", folder_ / "tied");
+  const SafetensorsReader file(fixture("llama3_tied_bf16") / "model.safetensors");
+  const SafetensorsTensor& embedding = file.at("model.embed_tokens.weight");
+  const auto write = [&](float added) {
+    std::vector<SafetensorsSpec> specs;
+    for (const SafetensorsTensor& tensor : file.tensors())
+      specs.push_back({std::string(tensor.name), *tensor.dtype, tensor.shape});
+    specs.push_back({"lm_head.weight", DType::f32, embedding.shape});
+    SafetensorsWriter writer(tied / "model.safetensors", specs);
+    for (const SafetensorsTensor& tensor : file.tensors())
+      writer.write(std::string(tensor.name), tensor.data, tensor.bytes);
+    std::vector<float> head(embedding.bytes / 2);
+    for (size_t i = 0; i < head.size(); ++i) {
+      bfloat16 value;
+      std::memcpy(&value, static_cast<const std::byte*>(embedding.data) + 2 * i, 2);
+      head[i] = to_float(value);
+    }
+    head.back() += added;
+    writer.write("lm_head.weight", head.data(), 4 * head.size());
+    writer.finish();
+  };
+  write(0);
+  convert::open_hugging_face(tied);
+  write(1e-6f);
+  TE_EXPECT_REFUSED("lm_head.weight differs from model.embed_tokens.weight",
+                    convert::open_hugging_face(tied));
 }
 
 }  // namespace

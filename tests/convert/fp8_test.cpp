@@ -171,6 +171,15 @@ TEST_F(Fp8Blocks, ImportsPartialBlocks) {
   refused(name + "_scale_inv with 2 multipliers is missing");
   tensors[name + "_scale_inv"] = f32_tensor({1, 1}, {0.5f});
   refused(name + "_scale_inv with 2 multipliers is missing");
+  for (const char* dtype : {"F8_E4M3", "F8_E8M0"}) {  // MXFP8's scales are in E8M0
+    tensors[name + "_scale_inv"] = {DType::e4m3, {2, 1}, "xy"};
+    write_folder(folder_ / "in", tensors, config);
+    std::string changed = read_bytes(folder_ / "in/model.safetensors");
+    changed.replace(changed.find("F8_E4M3", changed.find(name + "_scale_inv")), 7, dtype);
+    write_bytes(folder_ / "in/model.safetensors", changed);
+    TE_EXPECT_REFUSED(fmt::format("{}_scale_inv is {}, must be F32, BF16 or F16", name, dtype),
+                      convert::open_hugging_face(folder_ / "in"));
+  }
   tensors[name + "_scale_inv"] = f32_tensor({2, 1}, {0.5f, 4.0f});
   write_folder(folder_ / "in", tensors, config);
   const convert::ForeignModel model = convert::open_hugging_face(folder_ / "in");

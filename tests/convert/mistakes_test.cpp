@@ -321,10 +321,13 @@ TEST(ConfigJson, YarnFactors) {
 
 TEST(ConfigJson, NotJson) {
   const TemporaryFolder folder;
-  for (const char* text : {"", "[]", "{\"architectures\": [", "\xff\xfe"}) {
+  for (const char* text : {"", "{\"architectures\": [", "\xff\xfe"}) {
     write_bytes(folder / "config.json", text);
-    TE_EXPECT_REFUSED("is not a JSON object", convert::read_hugging_face_config(folder / "config.json"));
+    TE_EXPECT_REFUSED("is not valid JSON (line 1)",
+                      convert::read_hugging_face_config(folder / "config.json"));
   }
+  write_bytes(folder / "config.json", "[]");
+  TE_EXPECT_REFUSED("is not a JSON object", convert::read_hugging_face_config(folder / "config.json"));
   TE_EXPECT_REFUSED("not found", convert::read_hugging_face_config(folder / "nothing/config.json"));
 }
 

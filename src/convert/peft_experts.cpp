@@ -41,7 +41,9 @@ FusedTargets FusedTargets::of(const JsonKeys& keys, const config::AdapterConfig&
                               const config::ModelConfig& model) {
   FusedTargets targets;
   if (is_set(keys, "target_parameters")) {
-    for (const nlohmann::json& parameter : keys.object().at("target_parameters")) {
+    const nlohmann::json& parameters = keys.object().at("target_parameters");
+    if (!parameters.is_array()) keys.refuse("target_parameters", "must be a list", "copy the adapter again");
+    for (const nlohmann::json& parameter : parameters) {
       const std::string path = parameter.is_string() ? parameter.get<std::string>() : parameter.dump();
       const std::string name = path.substr(path.rfind('.') + 1);
       if (model.num_moe_experts == 0 || (name != "gate_up_proj" && name != "down_proj"))

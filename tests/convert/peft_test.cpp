@@ -165,6 +165,10 @@ TEST_F(PeftFolder, OtherParametersAndRanksOfExpertsAreRefused) {
   set("target_parameters", {"mlp.experts.gate_up_proj", "mlp.gate.weight"});
   TE_EXPECT_REFUSED("target_parameters has mlp.gate.weight; te-train supports gate_up_proj and down_proj",
                     open("mixtral"));
+  for (const nlohmann::json& value : {nlohmann::json("down_proj"), nlohmann::json{{"a", "down_proj"}}}) {
+    set("target_parameters", value);
+    TE_EXPECT_REFUSED("target_parameters must be a list", open("mixtral"));
+  }
   set("target_parameters", {"mlp.experts.gate_up_proj"});  // PEFT then has no base_layer
   TE_EXPECT_REFUSED("experts.lora_A.weight has another shape, must be [40, 48]", open("mixtral"));
   use("peft_experts/all_experts");

@@ -169,8 +169,10 @@ bool Loading::fp8(const Reader& reader) {
   }
   std::map<std::pair<std::string, std::string>, const Fp8State::Row*> rows;
   for (const Fp8State::Row& row : stored.rows) rows[{row.operand.name, row.operand.role}] = &row;
-  std::vector<float> scale(static_cast<size_t>(n), 1.0f), history(static_cast<size_t>(n * length));
-  for (int64_t i = 0; saved && i < n; ++i) {
+  std::vector<float> scale(static_cast<size_t>(n)), history(static_cast<size_t>(n * length));
+  for (int64_t i = 0; i < n; ++i) {
+    scale[i] = table.info(static_cast<int>(i)).initial_scale;
+    if (!saved) continue;
     const Fp8Operand wanted = operand_of(table.info(static_cast<int>(i)));
     const auto found = rows.find({wanted.name, wanted.role});
     if (found == rows.end()) {
@@ -180,7 +182,7 @@ bool Loading::fp8(const Reader& reader) {
           "that it was saved with");
     }
     const Fp8State::Row& row = *found->second;
-    scale[i] = row.scale * (wanted.fp8_max / row.operand.fp8_max);
+    if (row.measured()) scale[i] = row.scale * (wanted.fp8_max / row.operand.fp8_max);
     for (int64_t at = 0; at < length; ++at) history[at * n + i] = row.history[at];
   }
   context_.copy_to_device(table.scale, scale.data());

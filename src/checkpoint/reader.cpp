@@ -265,6 +265,10 @@ config::Config Reader::run_config(const std::vector<std::string>& overrides) con
 
 Reader::Reader(Reader&&) noexcept = default;
 
+bool Fp8State::Row::measured() const {
+  return scale != Row{}.scale || std::ranges::any_of(history, [](float amax) { return amax > 0.0f; });
+}
+
 const LogicalTensor& Reader::at(std::string_view name) const {
   const LogicalTensor* tensor = find(name);
   if (tensor == nullptr) {

@@ -39,6 +39,10 @@ struct Fp8State {
     Fp8Operand operand;
     float scale = 1.0f;
     std::vector<float> history;  ///< [history_len], a ring buffer
+
+    /// Whether the operand has ever had an amax. The scale of an expert without tokens stays, while its history becomes
+    /// zeros.
+    bool measured() const;
   };
   int64_t history_len = 0;
   int32_t position = 0;  ///< next index of the ring buffer to write

@@ -182,7 +182,8 @@ Fp8State read_fp8(const Context& context, const TrainingState& training) {
   for (size_t i = 0; i < n; ++i) {
     const fp8::OperandInfo& info = table.info(static_cast<int>(i));
     if (!saves_fp8(training.parameters->layout(), info.group)) continue;
-    Fp8State::Row row{operand_of(info), scale[i], {}};
+    Fp8State::Row row{.operand = operand_of(info), .history = {}};
+    if (scale[i] != fp8::kUnknownScale) row.scale = scale[i];
     for (size_t at = i; at < history.size(); at += n) row.history.push_back(history[at]);
     state.rows.push_back(std::move(row));
   }

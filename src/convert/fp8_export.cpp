@@ -115,10 +115,7 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
     const auto row = std::ranges::find_if(state.rows, [&](const checkpoint::Fp8State::Row& found) {
       return found.operand.name == name && found.operand.role == "input";
     });
-    // The scale of an expert without tokens stays, while its history becomes zeros.
-    const bool measured = row != state.rows.end() &&
-                          (row->scale != checkpoint::Fp8State::Row{}.scale ||
-                           std::ranges::any_of(row->history, [](float amax) { return amax > 0.0f; }));
+    const bool measured = row != state.rows.end() && row->measured();
     if (!measured && row != state.rows.end() && linear.id.expert >= 0)
       user_error(
           "--fp8 tensor: {}: {} has received no token in training, so its input has no scale; use --fp8 "

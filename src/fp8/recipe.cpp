@@ -43,14 +43,19 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup 
   const config::LinearPrecision linear =
       config::linear_precision(config::as_quantized(precision_), id, num_layers_);
   OperandLayouts layouts = layouts_of(linear, role, trained);
-  const OperandInfo info{id, role, layouts.format, group};
+  OperandInfo info{.linear = id, .role = role, .format = layouts.format, .group = group};
   Quantizer quantizer;
   quantizer.recipe_ = this;
   if (layouts.quantized() && (quantizes() || precision_.fp8_calibrate)) {
     quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
+    const bool given = quantizer.scaling_->source(role) == ScaleSource::given;
+    if (quantizes() && !given) info.initial_scale = kUnknownScale;
     quantizer.index_ = table_.add(info);
-    for (int e = 1; e < experts; ++e)
-      table_.add({{id.layer, id.kind, id.expert + e}, role, layouts.format, group});
+    for (int e = 1; e < experts; ++e) {
+      OperandInfo next = info;
+      next.linear.expert += e;
+      table_.add(next);
+    }
     layouts.scales = quantizer.scaling_->layout(role);
     layouts.values = quantizer.scaling_->emulated() ? config::dtype_of(precision_.dtype) : layouts.format;
     if (dtype_size(layouts.values) > dtype_size(widest_values_)) widest_values_ = layouts.values;
@@ -121,6 +126,12 @@ void Recipe::plan(MemoryPlan& plan) {
 void Recipe::reset(const Context& context) {
   table_.reset(context);
   sharded_weights_.bind(context);
+}
+
+// Current scaling has written its scales to the table, 1 for zeros.
+void Recipe::end_calibration(const Context& context) {
+  calibrating_ = false;
+  table_.reset_scales(context);
 }
 
 // The ranks of dense operands have other experts, so the rows of experts are kept while the whole column is reduced.

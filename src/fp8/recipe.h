@@ -69,7 +69,7 @@ class Recipe {
   /// Until end_calibration(), each operand is quantized with its current scale instead of that of the state, and its
   /// amax is recorded. One pass therefore calibrates a model of any depth. Call update() afterwards.
   void begin_calibration() { calibrating_ = true; }
-  void end_calibration() { calibrating_ = false; }
+  void end_calibration(const Context& context);
 
   /// Sets the ranks over which amaxes are reduced, so that all have the same scales: ranks with shards of the same
   /// activations (`tensor`), and all ranks of the same pipeline stage (`stage`), which have the same layers.
@@ -100,6 +100,7 @@ class Recipe {
   /// Weights that data-parallel ranks quantize in shards, and the ranks that have the shards.
   ShardedWeightQuantizer& sharded_weights() { return sharded_weights_; }
   const AmaxRanks& stage_ranks() const { return stage_ranks_; }
+  const AmaxRanks& pass_ranks() const { return pass_ranks_; }  ///< with parts of the same tensors
   /// The observer of the following passes, or null.
   void set_observer(const Observer* observer) { observer_ = observer; }
   const std::vector<ObservedOperand>& observed_operands() const { return observed_; }

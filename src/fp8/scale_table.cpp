@@ -37,9 +37,9 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
 
 void ScaleTable::reset(const Context& context) {
   if (size() == 0) return;
-  std::vector<float> ones(infos_.size(), 1.0f), limits;
+  reset_scales(context);
+  std::vector<float> limits;
   for (const OperandInfo& info : infos_) limits.push_back(te::fp8_max(info.format));
-  context.copy_to_device(scale, ones.data());
   context.copy_to_device(fp8_max, limits.data());
   context.zero(amax);
   context.zero(last_amax);
@@ -47,7 +47,15 @@ void ScaleTable::reset(const Context& context) {
   if (tensor_states) context.zero(tensor_states), context.zero(predicted_scales);
   if (history) context.zero(history);
   if (position) context.zero(position);
-  context.synchronize();  // the host vectors above must outlive the copies
+  context.synchronize();  // the host vector above must outlive the copy
+}
+
+void ScaleTable::reset_scales(const Context& context) {
+  if (size() == 0) return;
+  std::vector<float> scales;
+  for (const OperandInfo& info : infos_) scales.push_back(info.initial_scale);
+  context.copy_to_device(scale, scales.data());
+  context.synchronize();
 }
 
 ScaleTable::QuantizationCount ScaleTable::count_quantizations(const Context& context) const {

@@ -16,11 +16,16 @@ namespace te::fp8 {
 enum class OperandRole : uint8_t { input, weight, grad_output };
 const char* role_name(OperandRole role);
 
+/// Scale of an operand until it has an amax, unless its scales are given (ScaleSource): the first tensor that is not
+/// zero overflows it, so that it is requantized. Its inverse is a normal number. Checkpoints have 1 instead.
+inline constexpr float kUnknownScale = 0x1p126f;
+
 struct OperandInfo {
   LinearId linear;
   OperandRole role = OperandRole::input;
   DType format = DType::e4m3;
   GradientGroup group = GradientGroup::dense;  ///< of the linear's weight
+  float initial_scale = 1.0f;
 };
 
 class ScaleTable {
@@ -29,8 +34,9 @@ class ScaleTable {
   int add(OperandInfo info);
   /// `two_launches`: quantization may need two launches (kernels/quantize/fp8_output.h).
   void plan(MemoryPlan& plan, int history_len, bool two_launches);
-  /// scale = 1, amax = 0, empty history.
+  /// Initial scales, amax = 0, empty history.
   void reset(const Context& context);
+  void reset_scales(const Context& context);
   void zero_counters(const Context& context);
 
   int size() const { return static_cast<int>(infos_.size()); }

@@ -97,8 +97,10 @@ std::vector<Fp8Health> Fp8HealthReader::read() const {
     const fp8::OperandInfo& info = table_.info(i);
     const kernels::Fp8Counters& counters = counters_.as<kernels::Fp8Counters>()[i];
     const auto total = static_cast<double>(counters.total);  // 0 / 0 is NaN
+    const float scale = scale_.as<float>()[i];
     health.push_back({info.linear.name(), info.linear.layer, info.role, info.format, amax_.as<float>()[i],
-                      scale_.as<float>()[i], static_cast<double>(counters.saturated) / total,
+                      scale == fp8::kUnknownScale ? std::numeric_limits<double>::quiet_NaN() : scale,
+                      static_cast<double>(counters.saturated) / total,
                       static_cast<double>(counters.flushed) / total, requantized_fraction(i),
                       static_cast<double>(counters.total)});
   }

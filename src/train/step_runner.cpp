@@ -215,7 +215,7 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
     pipeline_.run_one(context_, batch_, grad_scale, optimizer_.loss_sum(), pass);
     context_.synchronize();  // the host arrays must outlive their copies
   }
-  model_.recipe().end_calibration();
+  model_.recipe().end_calibration(context_);
   // 2. Their amaxes give the first delayed scales, with which the weights are quantized.
   model_.recipe().update(context_, nullptr);
   weights_changed(false);

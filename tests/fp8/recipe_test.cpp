@@ -230,7 +230,6 @@ TEST(DelayedRecipe, ScaleComesFromTheAmaxesOfEarlierSteps) {
     EXPECT_EQ(bench.amax(0), 0.0f);
     return bench.scale(0);
   };
-  EXPECT_EQ(bench.scale(0), 1.0f);
   EXPECT_EQ(step(7.0f), 64.0f);
   EXPECT_EQ(step(3.5f), 64.0f);  // the history of 3 steps still has the 7
   EXPECT_EQ(step(1.75f), 64.0f);
@@ -303,6 +302,26 @@ TEST(DelayedRecipe, RequantizesTensorsThatOverflowTheScale) {
         train::read_fp8_health(bench.context(), bench.recipe().table());
     EXPECT_EQ(health[0].requantized, 0.5);
     EXPECT_EQ(health[0].saturated, 0.0);
+  }
+}
+
+// For example a gradient that is zero until the weights after it have changed, or an expert without tokens.
+TEST(DelayedRecipe, TheFirstTensorThatIsNotZeroHasItsCurrentScale) {
+  for (const auto& [role, limit] :
+       {std::pair{OperandRole::input, 448.0f}, {OperandRole::grad_output, 57344.0f}}) {
+    Bench bench(precision(Fp8Mode::hybrid), 1, role);
+    const std::vector<float> zeros(4), tiny = {0x1p-40f, -0x1p-41f, 0.0f, 0x1p-42f};
+    EXPECT_EQ(bench.quantize(0, zeros, 2), zeros);
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(bench.scale(0), fp8::kUnknownScale);
+    EXPECT_TRUE(std::isnan(train::read_fp8_health(bench.context(), bench.recipe().table())[0].scale));
+    EXPECT_EQ(bench.quantize(0, tiny, 2), tiny);
+    EXPECT_EQ(*bench.last_scale(0), limit * 0x1p40f);
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(bench.scale(0), limit * 0x1p40f);
+    for (int step = 0; step < 4; ++step)
+      bench.recipe().update(bench.context(), nullptr);  // longer than the history
+    EXPECT_EQ(bench.scale(0), limit * 0x1p40f);
   }
 }
 

@@ -316,10 +316,9 @@ inline void check_requantize(const Context& context, const Producer& p) {
   const auto run = [&](RequantizeStorage& storage, bool requantize, float margin_factor = 1.0f) {
     return p.run(context, storage.output(requantize, margin_factor));
   };
-  // 1. Values that overflow the scale, by little or by much: the result of `tensorwise`, and nothing else changes.
-  // Repeated, because the first call must have reset its state.
-  for (const float factor : {1.01f, 64.0f}) {
-    const float scale = own.scale * factor;
+  // 1. Values that overflow the scale, by little, by much or (a scale that is not known yet) by all: the result of
+  // `tensorwise`, and nothing else changes. Repeated, because the first call must have reset its state.
+  for (const float scale : {own.scale * 1.01f, own.scale * 64.0f, 0x1p126f}) {
     RequantizeStorage off(context, p, scale), on(context, p, scale);
     const SideOutputs expected_side = run(off, false);
     EXPECT_GT(off.result().counters.saturated, 0u);

@@ -71,6 +71,34 @@ TEST(Requantize, RecomputationAndResumingChangeNoBit) {
   EXPECT_TRUE(folder.checkpoint_bytes("resumed", 8) == folder.checkpoint_bytes("none", 8));
 }
 
+// Gradients that are zero in calibration and in the first step, because weights start as zeros, are quantized as with
+// current scales when they appear. Checkpoints keep that their scales are not known.
+TEST(Requantize, GradientsThatAppearLaterDoNotUnderflow) {
+  const TrainFolder folder;
+  const Overrides all = {
+      "precision.fp8=hybrid",      "model.zero_init=[linear_proj, linear_fc2, output_layer]",
+      "model.ffn_hidden_size=64",  "training.train_steps=4",
+      "logging.fp8_stats_every=1", "checkpoint.save_every=1"};
+  run(folder, "delayed", all);
+  run(folder, "current",
+      all + Overrides{"precision.fp8_recipe=tensorwise", "precision.fp8_scale_format=fp32"});
+  const std::vector<json> delayed = folder.records("delayed"), current = folder.records("current");
+  int unknown = 0;
+  for (size_t step = 0; step < delayed.size(); ++step) {
+    for (size_t i = 0; i < delayed[step].at("fp8").size(); ++i) {
+      const json &one = delayed[step]["fp8"][i], &other = current[step]["fp8"][i];
+      unknown += one.at("scale").is_null() ? 1 : 0;
+      EXPECT_FALSE(other.at("scale").is_null()) << other;
+      if (one.at("amax").get<double>() > 0)
+        EXPECT_LT(one.at("flushed").get<double>(), other.at("flushed").get<double>() + 0.05)
+            << step + 1 << one << other;
+    }
+  }
+  EXPECT_GT(unknown, 0);
+  run(folder, "resumed", all + Overrides{"checkpoint.resume=" + folder.checkpoint("delayed", 1)});
+  EXPECT_TRUE(folder.checkpoint_bytes("resumed", 4) == folder.checkpoint_bytes("delayed", 4));
+}
+
 // Statistics and validation read the same scales, and do not change them.
 TEST(Requantize, StatisticsAndValidationChangeNoBit) {
   const TrainFolder folder;

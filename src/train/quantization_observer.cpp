@@ -4,6 +4,7 @@
 
 #include "config/recipe_traits.h"
 #include "core/error.h"
+#include "fp8/amax_ranks.h"
 #include "fp8/scaling.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/scale_update/scale_update.h"
@@ -82,16 +83,20 @@ void QuantizationObserver::begin(const Context& context) {
   recipe_.set_observer(this);
 }
 
-// The scale of tensorwise scaling, for this rank's part of the tensor.
-void QuantizationObserver::find_scale(const Context& context, const Tensor& values, DType format) const {
+// The scale of tensorwise scaling. Other ranks may have parts of the tensor.
+void QuantizationObserver::find_scale(const Context& context, const Tensor& values,
+                                      const Variant& variant) const {
   kernels::Fp8Output amax;
   amax.amax = current_amax_.as<float>();
   context.zero(current_amax_);
   kernels::quantize(context, {.x = values, .out = amax});
+  fp8::reduce_amax(context, recipe_.pass_ranks(), operand_at(variant.operand_index).info.group,
+                   current_amax_);
   kernels::current_scale(context, {.amax = current_amax_,
                                    .scale = scale_,
-                                   .fp8_max = fp8_max(format),
-                                   .margin = static_cast<int>(precision_.margin)});
+                                   .fp8_max = fp8_max(variant.format),
+                                   .margin = static_cast<int>(precision_.margin),
+                                   .power_of_two = power_of_two()});
 }
 
 // Quantizes the values again, in one layout.
@@ -109,7 +114,10 @@ void QuantizationObserver::emulate(const Context& context, const Variant& varian
   fp8::GroupedOperand operand{
       .groups = {.x = stats.x, .margin = stats.margin, .counters = counters_.as<kernels::Fp8Counters>()},
       .operand = info,
-      .restore = true};
+      .restore = true,
+      .all_reduce_amax = [this, &info](const Context& to, const Tensor& amax) {
+        fp8::reduce_amax(to, recipe_.pass_ranks(), info.group, amax);
+      }};
   kernels::Matrix& layout = variant.columnwise ? operand.groups.columnwise : operand.groups.rowwise;
   layout = stats.dequantized;
   layout.layout = variant.layout;
@@ -122,19 +130,18 @@ void QuantizationObserver::record(const Context& context, int operand_index, con
   for (size_t i = first_variant_[static_cast<size_t>(operand_index)];
        i < first_variant_[static_cast<size_t>(operand_index) + 1]; ++i) {
     const Variant& variant = variants_[i];
-    kernels::TensorStats stats{
-        .x = values,
-        .layout = variant.emulation != nullptr ? ScaleLayout::none : variant.layout,
-        .format = variant.format,
-        .columnwise = variant.columnwise,
-        .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
-        .margin = static_cast<int>(precision_.margin),
-        .scratch = scratch_,
-        .into = sums_of(i)};
+    kernels::TensorStats stats{.x = values,
+                               .layout = variant.emulation != nullptr ? ScaleLayout::none : variant.layout,
+                               .format = variant.format,
+                               .columnwise = variant.columnwise,
+                               .power_of_two = power_of_two(),
+                               .margin = static_cast<int>(precision_.margin),
+                               .scratch = scratch_,
+                               .into = sums_of(i)};
     if (stats.layout == ScaleLayout::tensor) {
       stats.scale = scale;
       if (variant.what_if) {
-        find_scale(context, values, variant.format);
+        find_scale(context, values, variant);
         stats.scale = scale_.as<float>();
       }
     }

@@ -60,7 +60,8 @@ class QuantizationObserver final : public fp8::Observer {
   }
   void add_variants(Variant variant, bool rowwise, bool columnwise);
   void add_what_ifs(int operand_index, config::Fp8Recipe recipe);
-  void find_scale(const Context& context, const Tensor& values, DType format) const;
+  bool power_of_two() const { return precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two; }
+  void find_scale(const Context& context, const Tensor& values, const Variant& variant) const;
   void emulate(const Context& context, const Variant& variant, kernels::TensorStats& stats) const;
   kernels::TensorSums* sums_of(size_t variant) const { return sums_.as<kernels::TensorSums>() + variant; }
 

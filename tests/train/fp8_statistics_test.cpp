@@ -162,6 +162,37 @@ TEST(Fp8Statistics, OfSeveralRanksAreMerged) {
   }
 }
 
+// Scales of `tensorwise` as an alternative are those of a run with it, also of tensors that ranks have parts of.
+TEST(Fp8Statistics, AlternativesHaveTheScalesOfTheRecipe) {
+  TrainFolder folder;
+  const Overrides all = {"training.train_steps=1", "logging.fp8_statistics_every=1",
+                         "model.ffn_hidden_size=64"};
+  for (const char* tensor : {"1", "2"}) {
+    SCOPED_TRACE(tensor);
+    folder.use_ranks(tensor[0] - '0');
+    const std::string name = std::string("tensor") + tensor;
+    const Overrides layout = all + Overrides{std::string("parallel.tensor=") + tensor};
+    run(folder, name, layout + Overrides{"precision.fp8=hybrid", "precision.fp8_recipe=tensorwise"});
+    run(folder, name + "_bf16", layout + Overrides{"logging.fp8_what_if=[tensorwise]"});
+    const json own = folder.records(name, "fp8_statistics.jsonl")[0],
+               tried = folder.records(name + "_bf16", "fp8_statistics.jsonl")[0];
+    int compared = 0;
+    for (const json& operand : own["operands"]) {
+      // What depends on no quantization before it.
+      if (operand.at("role") != "weight" && operand.at("linear") != "layers.0.self_attention.linear_qkv")
+        continue;
+      if (operand.at("role") == "grad_output" || operand.at("recipe") == "none") continue;
+      const json* other = find(tried, operand["linear"], operand["role"], "tensorwise", "both");
+      ASSERT_NE(other, nullptr) << operand;
+      EXPECT_EQ(operand.at("scale"), other->at("scale")) << operand;
+      EXPECT_EQ(operand.at("scale"), other->at("scale_max")) << operand;
+      EXPECT_EQ(operand.at("sqnr_db"), other->at("sqnr_db")) << operand;
+      ++compared;
+    }
+    EXPECT_EQ(compared, 9);  // 2 x 4 weights and an input
+  }
+}
+
 TEST(Fp8Statistics, InvalidKeysAreRefused) {
   const TrainFolder folder;
   expect_refused(folder.run("delayed", {"logging.fp8_what_if=[delayed]", "logging.fp8_statistics_every=1"}),

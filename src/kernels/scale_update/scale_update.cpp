@@ -59,8 +59,8 @@ void current_scale(const Context& context, const CurrentScale& args) {
            args.scale.numel(), args.amax.numel());
   TE_DISPATCH_CUDA(context, current_scale, args);
   for (int64_t i = 0; i < args.amax.numel(); ++i)
-    args.scale.as<float>()[i] =
-        scale_of(args.amax.as<float>()[i], args.fp8_max, std::ldexp(1.0f, -args.margin), 1.0f);
+    args.scale.as<float>()[i] = group_scale(args.amax.as<float>()[i], args.fp8_max,
+                                            std::ldexp(1.0f, -args.margin), args.power_of_two);
 }
 
 void current_scales(const Context& context, const CurrentScales& args) {

@@ -56,9 +56,9 @@ __global__ void advance_position_kernel(int32_t* position, int64_t len, const in
 }
 
 __global__ void current_scale_kernel(const float* amax, float* scale, int64_t n, float fp8_max,
-                                     float margin_factor) {
+                                     float margin_factor, bool power_of_two) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < n) scale[i] = scale_of(amax[i], fp8_max, margin_factor, 1.0f);
+  if (i < n) scale[i] = group_scale(amax[i], fp8_max, margin_factor, power_of_two);
 }
 
 __global__ void current_scales_kernel(const float* amax, const float* fp8_max, const uint8_t* power_of_two,
@@ -105,7 +105,8 @@ void current_scale(const Context& context, const CurrentScale& args) {
   const int64_t n = args.amax.numel();
   if (n == 0) return;
   current_scale_kernel<<<ceil_div(n, 128), 128, 0, cuda_stream(context)>>>(
-      args.amax.as<float>(), args.scale.as<float>(), n, args.fp8_max, std::ldexp(1.0f, -args.margin));
+      args.amax.as<float>(), args.scale.as<float>(), n, args.fp8_max, std::ldexp(1.0f, -args.margin),
+      args.power_of_two);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -29,12 +29,13 @@ struct DelayedScaleUpdate {
 void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args);
 
 /// Tensorwise (current) scaling, elementwise: scale = fp8_max * 2^-margin / amax, or 1 if amax is 0, infinite or NaN;
-/// an infinite scale becomes FLT_MAX.
+/// an infinite scale becomes FLT_MAX. With power_of_two it is rounded down to a power of two, at most 2^126.
 struct CurrentScale {
   Tensor amax;   ///< [n] fp32
   Tensor scale;  ///< [n] fp32, output
   float fp8_max = 448.0f;
   int margin = 0;
+  bool power_of_two = false;
 };
 void current_scale(const Context& context, const CurrentScale& args);
 

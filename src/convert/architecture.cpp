@@ -111,9 +111,12 @@ Architecture experts_class(const ModelConfig& m, const std::string& source) {
   const bool shared = m.moe_shared_expert_intermediate_size > 0;
   const bool dense_layers = m.first_k_dense > 0 || m.moe_layer_freq > 1;
   if (m.moe_router_score_function != config::RouterScore::softmax || m.moe_router_num_groups > 1 ||
-      m.moe_router_topk_scaling_factor != 1.0 || m.moe_router_force_load_balancing)
-    no_class(source,
-             "experts and a sigmoid router, groups of experts, a scaling factor or forced load balancing");
+      m.moe_router_topk_scaling_factor != 1.0 || m.moe_router_enable_expert_bias ||
+      m.moe_router_force_load_balancing)
+    no_class(
+        source,
+        "experts and a sigmoid router, groups of experts, a scaling factor, expert biases or forced load "
+        "balancing");
   if (m.norm_placement != config::NormPlacement::pre || m.swiglu_clamp != 0.0 || m.rotary_percent != 1.0 ||
       m.activation != config::ActivationKind::swiglu || !m.window_pattern.empty())
     no_class(source, "experts and this activation, norm placement, rotary_percent or window_pattern");

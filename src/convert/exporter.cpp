@@ -49,8 +49,16 @@ void check_shape(const checkpoint::Reader& reader, const ParameterLayout& parame
         parameter.rows(), parameter.cols());
 }
 
+// Every parameter has a place in the exported model.
+void check_complete(const checkpoint::Reader& reader, const std::vector<ParameterLayout>& layout) {
+  for (const std::string& name : reader.names())
+    TE_CHECK(std::ranges::find(layout, name, &ParameterLayout::name) != layout.end(),
+             "{}: the exported model would lack {}", reader.folder().string(), name);
+}
+
 std::vector<Job> plan_jobs(const checkpoint::Reader& reader, const std::vector<ParameterLayout>& layout,
                            const std::optional<DType>& dtype, const Fp8Export& fp8) {
+  check_complete(reader, layout);
   std::vector<Job> jobs;
   for (const ParameterLayout& parameter : layout) {
     check_shape(reader, parameter);

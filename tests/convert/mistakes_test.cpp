@@ -432,6 +432,8 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       mixtral, [](ModelConfig& m) { m.moe_router_score_function = config::RouterScore::sigmoid; },
       "a sigmoid router");
   refused(
+      mixtral, [](ModelConfig& m) { m.moe_router_enable_expert_bias = true; }, "expert biases");
+  refused(
       mixtral, [](ModelConfig& m) { m.moe_shared_expert_intermediate_size = 4; }, "a shared expert");
   refused(
       mixtral, [](ModelConfig& m) { m.moe_router_norm_topk_prob = false; }, "Mixtral has neither");

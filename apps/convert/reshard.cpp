@@ -30,6 +30,7 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
       fmt::format("parallel.pipeline={}", arguments.pipeline),
       "parallel.pipeline_split=even",
       fmt::format("parallel.expert={}", arguments.expert),
+      "parallel.context=1",  // does not divide parameters
       fmt::format("parallel.virtual_stages={}", arguments.virtual_stages),
       fmt::format("parallel.schedule={}", arguments.virtual_stages > 1 ? "interleaved" : "1f1b")};
   const bool experts = saved.model.num_moe_experts > 0;

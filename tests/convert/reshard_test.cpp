@@ -126,6 +126,13 @@ TEST_F(Reshard, WritesTheFilesOfRanksThatDivideExperts) {
   expect_same_files(reshard(before, "four", "--tensor 2 --expert 2 --data 2"), four);
 }
 
+TEST_F(Reshard, ReadsCheckpointsOfContextParallelRanks) {
+  const std::string two = train(kLlama, 2, {"parallel.context=2"});
+  const std::string tensor = reshard(two, "tensor", "--tensor 2");
+  EXPECT_EQ(config::parse_config(checkpoint::Reader(tensor).config(), "manifest").parallel.context, 1);
+  expect_same_files(reshard(tensor, "back", "--data 2"), two);
+}
+
 // What depends on the layout but not on the checkpoint follows the layout.
 TEST_F(Reshard, LeavesOutWhatALayoutOfExpertsDoesNotSupport) {
   const std::string one =

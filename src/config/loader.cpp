@@ -11,6 +11,7 @@
 #include "config/provenance.h"
 #include "config/removed_keys.h"
 #include "config/text.h"
+#include "config/validate_experts.h"
 #include "config/yaml_value.h"
 #include "core/error.h"
 
@@ -33,10 +34,12 @@ class Loader {
   void check_given() const;
   /// `origins` may be null.
   Config finish(Provenance* origins);
+  /// After finish().
+  template <class Rule>
+  void apply(Rule&& rule);
 
  private:
   void check_required() const;
-  void resolve_and_validate();
   std::string places(std::string_view message) const;
   Provenance provenance(const Config& before);
 
@@ -97,6 +100,7 @@ struct Enabled {
 
 constexpr auto kEnabled = std::to_array<Enabled>({
     {"adapter.", "adapter.type"},
+    {"model.moe_router_bias_update_rate", "model.moe_router_enable_expert_bias"},
     {"training.eval_microbatches", "training.eval_interval"},
     {"optimizer.wsd_decay_steps", "optimizer.decay"},
     {"optimizer.muon_momentum", "optimizer.name"},
@@ -181,10 +185,11 @@ std::string Loader::places(std::string_view message) const {
   return text.empty() ? source_ : text;
 }
 
-void Loader::resolve_and_validate() {
+// Errors end with the places of the keys that they name.
+template <class Rule>
+void Loader::apply(Rule&& rule) {
   try {
-    resolve_defaults(config_);
-    validate(config_);
+    rule(config_);
   } catch (const UserError& error) {
     user_error("{} ({})", error.what(), places(error.what()));
   }
@@ -215,7 +220,10 @@ Config Loader::finish(Provenance* origins) {
   check_required();
   const Config before = config_;
   follow_other_keys(config_, [&](std::string_view path) { return given_.contains(path); });
-  resolve_and_validate();
+  apply([](Config& config) {
+    resolve_defaults(config);
+    validate(config);
+  });
   if (origins) *origins = provenance(before);
   return config_;
 }
@@ -240,7 +248,9 @@ Config load_config(const std::vector<std::string>& sources, const std::vector<st
   loader.read(reader.assignments());
   for (const std::string& assignment : overrides) loader.read_override(assignment);
   loader.check_given();
-  return loader.finish(provenance);
+  Config config = loader.finish(provenance);
+  loader.apply(check_router_learns);
+  return config;
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {

@@ -73,6 +73,7 @@ bool selects_weight(std::string_view selector, ParameterRole role) {
 
 bool UpdateRule::selects(const ParameterId& parameter) const {
   const bool bias = parameter.part == ParameterPart::bias;
+  if (bias && parameter.role == ParameterRole::router) return false;  // moe_router_bias_update_rate moves it
   return std::ranges::any_of(selectors, [&](const std::string& selector) {
     return bias || selector == kBiases ? bias && selector == kBiases
                                        : selects_weight(selector, parameter.role);

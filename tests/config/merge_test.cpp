@@ -160,15 +160,30 @@ TEST_F(Merge, KeysWithoutEffect) {
   // A run that disables a part of its base keeps the base's keys of that part.
   EXPECT_EQ(load({"run.yaml"}, {"adapter.type=none"}).adapter.rank, 64);
   write("run.yaml", kSmall);
-  for (const char* key : {"adapter.init_from=a", "adapter.train_norms=true", "optimizer.wsd_decay_steps=3",
-                          "training.eval_microbatches=4", "optimizer.muon_momentum=0.9",
-                          "precision.loss_scale=1024", "precision.initial_loss_scale=1024",
-                          "logging.fp8_what_if=mxfp8", "guard.action=rollback", "guard.tolerance=0.1"})
+  for (const char* key :
+       {"adapter.init_from=a", "adapter.train_norms=true", "optimizer.wsd_decay_steps=3",
+        "training.eval_microbatches=4", "optimizer.muon_momentum=0.9", "precision.loss_scale=1024",
+        "precision.initial_loss_scale=1024", "logging.fp8_what_if=mxfp8", "guard.action=rollback",
+        "guard.tolerance=0.1", "model.moe_router_bias_update_rate=0.1"})
     EXPECT_NE(complaint({"run.yaml"}, {key}).find(" has no effect without "), std::string::npos) << key;
   load({"run.yaml"}, {"optimizer.decay=cosine", "optimizer.wsd_decay_steps=3"});
   load({"run.yaml"}, {"guard.every=0", "guard.action=rollback"});
   write("saved.yaml", to_yaml(load({"run.yaml"}), provenance_));
   EXPECT_EQ(load({"saved.yaml"}).guard.every, 0);
+}
+
+// Of a run, but not of its checkpoints, nor of an imported model.
+TEST_F(Merge, ARouterThatTheLossDoesNotTrain) {
+  write("run.yaml", kSmall);
+  const std::vector<std::string> one{"model.num_moe_experts=4", "model.moe_router_topk=1"};
+  const auto with = [&](const char* more) { return std::vector<std::string>{one[0], one[1], more}; };
+  EXPECT_EQ(
+      complaint({"run.yaml"}, one).rfind("model.moe_router_topk 1 with model.moe_router_norm_topk_prob: ", 0),
+      0u);
+  EXPECT_NE(complaint({"run.yaml"}, with("model.moe_router_score_function=sigmoid")), "");
+  load({"run.yaml"}, with("model.moe_router_norm_topk_prob=false"));
+  load({"run.yaml"}, {"model.num_moe_experts=1"});
+  small(one);
 }
 
 // A renamed config is found by its old name.

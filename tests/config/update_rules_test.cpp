@@ -16,7 +16,8 @@ TEST(UpdateRules, SelectWeightsByKindAndName) {
   const ParameterId embedding{ParameterRole::word_embeddings}, output{ParameterRole::output_layer},
       norm{ParameterRole::input_norm, 0}, norm_bias{ParameterRole::input_norm, 0, ParameterPart::bias},
       fc1{ParameterRole::linear_fc1, 1}, fc1_bias{ParameterRole::linear_fc1, 1, ParameterPart::bias},
-      experts{ParameterRole::experts_fc1, 1}, lora{ParameterRole::linear_qkv, 1, ParameterPart::lora_a};
+      experts{ParameterRole::experts_fc1, 1}, expert_bias{ParameterRole::router, 1, ParameterPart::bias},
+      lora{ParameterRole::linear_qkv, 1, ParameterPart::lora_a};
   EXPECT_TRUE(selects("embeddings", embedding));
   EXPECT_FALSE(selects("embeddings", output));
   EXPECT_TRUE(selects("norms", norm));
@@ -24,6 +25,7 @@ TEST(UpdateRules, SelectWeightsByKindAndName) {
   EXPECT_TRUE(selects("norms , biases", norm_bias));
   EXPECT_TRUE(selects("biases", fc1_bias));
   EXPECT_FALSE(selects("biases", fc1));
+  EXPECT_FALSE(selects("biases", expert_bias));
   EXPECT_TRUE(selects("matrices", fc1));
   EXPECT_TRUE(selects("matrices", experts));
   EXPECT_FALSE(selects("matrices", output));

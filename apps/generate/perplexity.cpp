@@ -131,7 +131,8 @@ apps::Command add_perplexity(CLI::App& app) {
   a.command->footer(
       "Samples are consecutive parts of the dataset; each token is predicted once. data.document_mask, "
       "data.overlong "
-      "and data.eod_mask_loss of the run apply, as in its validation.\n\n"
+      "and data.eod_mask_loss of the run apply, as in its validation; "
+      "model.moe_expert_capacity_factor does not.\n\n"
       "  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid");
   return {a.command, [arguments](parallel::World& world) { return run_perplexity(*arguments, world); }};
 }

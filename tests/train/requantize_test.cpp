@@ -89,9 +89,9 @@ TEST(Requantize, GradientsThatAppearLaterDoNotUnderflow) {
       const json &one = delayed[step]["fp8"][i], &other = current[step]["fp8"][i];
       unknown += one.at("scale").is_null() ? 1 : 0;
       EXPECT_FALSE(other.at("scale").is_null()) << other;
-      if (one.at("amax").get<double>() > 0)
-        EXPECT_LT(one.at("flushed").get<double>(), other.at("flushed").get<double>() + 0.05)
-            << step + 1 << one << other;
+      if (one.at("amax").get<double>() == 0) continue;
+      EXPECT_LT(one.at("flushed").get<double>(), other.at("flushed").get<double>() + 0.05)
+          << step + 1 << one << other;
     }
   }
   EXPECT_GT(unknown, 0);

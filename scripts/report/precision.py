@@ -13,7 +13,7 @@ TRIED = " (tried)"  # suffix of recipes that the run only evaluated (logging.fp8
 
 
 class Fp8Statistics:
-    """FP8 statistics of one run. `tokens` are those of the records, `end_of_start` is curves.end_of_start() of the run;
+    """FP8 statistics of one run. `tokens` belong to the records, `end_of_start` is curves.end_of_start() of the run;
     the other arrays have one value per record, NaN if a record has none."""
 
     def __init__(self, tokens, end_of_start, records):

@@ -76,9 +76,8 @@ const auto kRunRows = std::to_array<Key>({
      "logs; 0 disables."},
     {TE_KEY(logging.fp8_statistics_every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between records of quantization error per operand "
-     "([how-to/debug-fp8.md](../how-to/debug-fp8.md)), each one extra microbatch; not in BF16 steps of an "
-     "FP8 "
-     "run; 0 disables."},
+     "([how-to/debug-fp8.md](../how-to/debug-fp8.md)), each one extra microbatch; "
+     "not in BF16 steps of an FP8 run; 0 disables."},
     {TE_KEY(logging.fp8_what_if), kBuiltIn, kAny,
      "With `fp8_statistics_every`: other recipes to evaluate on the same operands, also in BF16 runs.",
      "a list of `tensorwise`, `rowwise`, `blockwise`, `mxfp8`, `nvfp4`"},

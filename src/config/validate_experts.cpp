@@ -161,9 +161,8 @@ void check_router_learns(const Config& c) {
   if (c.model.num_moe_experts > 1 && c.model.moe_router_topk == 1 && c.model.moe_router_norm_topk_prob &&
       c.adapter.type == AdapterType::none)
     user_error(
-        "model.moe_router_topk 1 with model.moe_router_norm_topk_prob: every token's probability is 1, so "
-        "the "
-        "loss does not train the router; set model.moe_router_norm_topk_prob to false");
+        "model.moe_router_topk 1 with model.moe_router_norm_topk_prob: every token's probability is 1, "
+        "so the loss does not train the router; set model.moe_router_norm_topk_prob to false");
 }
 
 }  // namespace te::config

@@ -48,8 +48,9 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup 
   quantizer.recipe_ = this;
   if (layouts.quantized() && (quantizes() || precision_.fp8_calibrate)) {
     quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
-    const bool given = quantizer.scaling_->source(role) == ScaleSource::given;
-    if (quantizes() && !given) info.initial_scale = kUnknownScale;
+    const Scaling& scaling = *quantizer.scaling_;
+    if (quantizes() && (!scaling.one_scale() || scaling.source(role) == ScaleSource::corrected))
+      info.initial_scale = kUnknownScale;
     quantizer.index_ = table_.add(info);
     for (int e = 1; e < experts; ++e) {
       OperandInfo next = info;
@@ -128,10 +129,11 @@ void Recipe::reset(const Context& context) {
   sharded_weights_.bind(context);
 }
 
-// Current scaling has written its scales to the table, 1 for zeros.
+// Current scaling has written its scales to the table, 1 for zeros. A frozen weight is quantized only once, so weights
+// keep theirs.
 void Recipe::end_calibration(const Context& context) {
   calibrating_ = false;
-  table_.reset_scales(context);
+  table_.forget_scales(context);
 }
 
 // The ranks of dense operands have other experts, so the rows of experts are kept while the whole column is reduced.

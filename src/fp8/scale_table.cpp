@@ -37,9 +37,12 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
 
 void ScaleTable::reset(const Context& context) {
   if (size() == 0) return;
-  reset_scales(context);
-  std::vector<float> limits;
-  for (const OperandInfo& info : infos_) limits.push_back(te::fp8_max(info.format));
+  std::vector<float> scales, limits;
+  for (const OperandInfo& info : infos_) {
+    scales.push_back(info.initial_scale);
+    limits.push_back(te::fp8_max(info.format));
+  }
+  context.copy_to_device(scale, scales.data());
   context.copy_to_device(fp8_max, limits.data());
   context.zero(amax);
   context.zero(last_amax);
@@ -47,13 +50,16 @@ void ScaleTable::reset(const Context& context) {
   if (tensor_states) context.zero(tensor_states), context.zero(predicted_scales);
   if (history) context.zero(history);
   if (position) context.zero(position);
-  context.synchronize();  // the host vector above must outlive the copy
+  context.synchronize();  // the host vectors above must outlive the copies
 }
 
-void ScaleTable::reset_scales(const Context& context) {
+void ScaleTable::forget_scales(const Context& context) {
   if (size() == 0) return;
-  std::vector<float> scales;
-  for (const OperandInfo& info : infos_) scales.push_back(info.initial_scale);
+  std::vector<float> scales(infos_.size());
+  context.copy_to_host(scales.data(), scale);
+  context.synchronize();
+  for (size_t i = 0; i < scales.size(); ++i)
+    if (infos_[i].initial_scale == kUnknownScale) scales[i] = kUnknownScale;
   context.copy_to_device(scale, scales.data());
   context.synchronize();
 }

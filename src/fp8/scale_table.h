@@ -16,8 +16,9 @@ namespace te::fp8 {
 enum class OperandRole : uint8_t { input, weight, grad_output };
 const char* role_name(OperandRole role);
 
-/// Scale of an operand until it has an amax, unless its scales are given (ScaleSource): the first tensor that is not
-/// zero overflows it, so that it is requantized. Its inverse is a normal number. Checkpoints have 1 instead.
+/// Scale of an operand with ScaleSource::corrected until it has an amax: the first tensor that is not zero overflows
+/// it, so that it is requantized. Its inverse is a normal number. Checkpoints have 1 instead. Also of an operand
+/// without one scale per tensor, which nothing reads.
 inline constexpr float kUnknownScale = 0x1p126f;
 
 struct OperandInfo {
@@ -36,7 +37,8 @@ class ScaleTable {
   void plan(MemoryPlan& plan, int history_len, bool two_launches);
   /// Initial scales, amax = 0, empty history.
   void reset(const Context& context);
-  void reset_scales(const Context& context);
+  /// Scales of operands that start with kUnknownScale are unknown again.
+  void forget_scales(const Context& context);
   void zero_counters(const Context& context);
 
   int size() const { return static_cast<int>(infos_.size()); }

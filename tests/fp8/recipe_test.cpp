@@ -325,6 +325,22 @@ TEST(DelayedRecipe, TheFirstTensorThatIsNotZeroHasItsCurrentScale) {
   }
 }
 
+// Zeros have no scale after calibration. A weight, which may be frozen and quantized only once, keeps its scale.
+TEST(DelayedRecipe, CalibrationForgetsScalesOfInputsOnly) {
+  for (const auto& [role, scale] :
+       {std::pair{OperandRole::input, fp8::kUnknownScale}, {OperandRole::weight, 1.0f}}) {
+    Bench bench(precision(Fp8Mode::hybrid), 2, role);
+    bench.recipe().begin_calibration();
+    bench.quantize(0, std::vector<float>(4), 2);
+    bench.quantize(1, {7.0f, 1.0f}, 1, {});  // records no amax
+    EXPECT_EQ(bench.scale(0), 1.0f);
+    bench.recipe().end_calibration(bench.context());
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(bench.scale(0), scale);
+    EXPECT_EQ(bench.scale(1), role == OperandRole::weight ? 64.0f : fp8::kUnknownScale);
+  }
+}
+
 TEST(DelayedRecipe, ASkippedStepDiscardsRequantization) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
   bench.quantize(0, {7.0f, 1.0f}, 1);

@@ -162,7 +162,7 @@ TEST(Fp8Statistics, OfSeveralRanksAreMerged) {
   }
 }
 
-// Scales of `tensorwise` as an alternative are those of a run with it, also of tensors that ranks have parts of.
+// As an alternative `tensorwise` has the scales of a run with it, also of tensors that ranks have parts of.
 TEST(Fp8Statistics, AlternativesHaveTheScalesOfTheRecipe) {
   TrainFolder folder;
   const Overrides all = {"training.train_steps=1", "logging.fp8_statistics_every=1",

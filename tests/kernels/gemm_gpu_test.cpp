@@ -241,6 +241,30 @@ TEST(GemmGpu, RowsOfAMatrixWithScalesOf128Values) {
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], std::abs(want[i]) / 64.0 + 1.0) << i;
 }
 
+// A slice whose dense scales would take 16 MiB of the workspace.
+TEST(GemmGpu, ManyRowsOfAMatrixWithScalesOf128Values) {
+  TE_REQUIRE_ABILITY(fp8_scale_groups);
+  const Context gpu = Context::cuda(0);
+  const int64_t rows = 1 << 18, extra = 128, k = 2048, n = 16, groups = k / 128;
+  TestTensor a(gpu, DType::e4m3, {rows + extra, k}), b(gpu, DType::e4m3, {n, k}),
+      a_scales(gpu, DType::f32, {groups, rows + extra}), b_scales(gpu, DType::f32, {1, groups}),
+      out(gpu, DType::f32, {rows, n});
+  a.fill_raw(std::vector<uint8_t>(static_cast<size_t>(a.get().numel()), 0x38).data());  // 1.0
+  b.fill_value(1.0f), b_scales.fill_value(1.0f), a_scales.fill_normal(1);
+  const Matrix whole{a, a_scales, ScaleLayout::vectors};
+  gemm(gpu, {.a = whole.slice_rows(extra, rows),
+             .b = {b, b_scales, ScaleLayout::blocks},
+             .out = out,
+             .trans_b = true});
+  const std::vector<float> scales = a_scales.floats(), got = out.floats();
+  for (int64_t row = 0; row < rows; ++row) {
+    double want = 0.0;
+    for (int64_t g = 0; g < groups; ++g)
+      want += 128.0 * double{scales[static_cast<size_t>(g * (rows + extra) + extra + row)]};
+    ASSERT_NEAR(got[static_cast<size_t>(row * n + row % n)], want, 1e-2) << row;
+  }
+}
+
 TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {
   TE_REQUIRE_ABILITY(fp8);
   // Integers whose products and sums fit into 13 bits are exact in every accumulator, so all bits must agree.

@@ -310,20 +310,21 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 /// Computes delta and lse in base 2, and zeroes the counters. Padding queries get the probability 0. o and d_o point to
-/// the first query; samples are `rows` rows apart.
+/// the first query; samples are `rows` rows apart. Grid: (samples times blocks of queries, heads).
 template <int kHeadDim>
 __global__ void __launch_bounds__(256)
     flash_backward_prepare(const __nv_bfloat16* o, const __nv_bfloat16* d_o, const float* lse, float* lse2,
                            float* delta, int* counts, int64_t num_counts, int rows, int queries,
                            int padded_queries, int heads) {
   using G = Geometry<kHeadDim>;
-  constexpr int kLanes = kHeadDim / 8;  // per query
-  const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
-  const int64_t blocks = static_cast<int64_t>(gridDim.x) * gridDim.y * gridDim.z;
-  const int64_t block = (static_cast<int64_t>(batch) * gridDim.y + head) * gridDim.x + blockIdx.x;
+  constexpr int kLanes = kHeadDim / 8;                                                 // per query
+  const unsigned of_sample = (padded_queries * kLanes + blockDim.x - 1) / blockDim.x;  // blocks of a head
+  const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.x / of_sample);
+  const int64_t blocks = static_cast<int64_t>(gridDim.x) * gridDim.y;
+  const int64_t block = static_cast<int64_t>(head) * gridDim.x + blockIdx.x;
   for (int64_t i = block * blockDim.x + threadIdx.x; i < num_counts; i += blocks * blockDim.x) counts[i] = 0;
 
-  const int query = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
+  const int query = static_cast<int>(blockIdx.x % of_sample * blockDim.x + threadIdx.x) / kLanes;
   const int part = static_cast<int>(threadIdx.x) % kLanes;
   float sum = 0.0f;
   if (query < queries) {
@@ -362,14 +363,15 @@ __global__ void __launch_bounds__(256)
     first_keys[int64_t{batch} * queries + query] = first.of_padded(batch, first_block * kQueries + query);
 }
 
-/// Zeroes gradients of keys and values [batch, seq, columns] in key blocks before the first query's first key.
+/// Zeroes gradients of keys and values [batch, seq, columns] in key blocks before the first query's first key. Grid:
+/// (samples, blocks of a sample).
 __global__ void __launch_bounds__(256)
     flash_backward_unseen(const FirstKeys first, int first_query, int columns, __nv_bfloat16* dkv) {
-  const int batch = static_cast<int>(blockIdx.y);
+  const int batch = static_cast<int>(blockIdx.x);
   const int64_t unseen = int64_t{first.of(batch, first_query) / kKeys * kKeys} * columns;
   __nv_bfloat16* const of_sample = dkv + int64_t{batch} * first.seq * columns;
-  for (int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8; i < unseen;
-       i += int64_t{gridDim.x} * blockDim.x * 8)
+  for (int64_t i = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * 8; i < unseen;
+       i += int64_t{gridDim.y} * blockDim.x * 8)
     *reinterpret_cast<uint4*>(of_sample + i) = make_uint4(0, 0, 0, 0);
 }
 
@@ -410,8 +412,8 @@ void launch(const Context& context, const AttentionBackward& args) {
   constexpr int kPrepareThreads = 256;
   const int64_t query_blocks = ceil_div(s.queries(), G::kQueries), key_blocks = ceil_div(s.keys(), kKeys);
   const int64_t first_block = s.range.position / G::kQueries, first_o = s.range.first * args.o.cols();
-  const dim3 grid(ceil_div(query_blocks * G::kQueries, kPrepareThreads / (kHeadDim / 8)),
-                  static_cast<unsigned>(s.num_heads), static_cast<unsigned>(s.batch));
+  const unsigned of_sample = ceil_div(query_blocks * G::kQueries, kPrepareThreads / (kHeadDim / 8));
+  const dim3 grid(static_cast<unsigned>(s.batch) * of_sample, static_cast<unsigned>(s.num_heads));
   flash_backward_prepare<kHeadDim><<<grid, kPrepareThreads, 0, cuda_stream(context)>>>(
       args.o.as<__nv_bfloat16>() + first_o, args.d_o.as<__nv_bfloat16>() + first_o, args.lse.as<float>(),
       lse2, delta, counts, sizes.counts, static_cast<int>(s.rows()), static_cast<int>(s.queries()),
@@ -424,7 +426,7 @@ void launch(const Context& context, const AttentionBackward& args) {
         visible_queries, first_keys);
     TE_CUDA_CHECK_LAUNCH();
     if (s.range.position > 0 && cuda::has_first_keys(s)) {
-      const dim3 blocks(static_cast<unsigned>(sm_count(context)), static_cast<unsigned>(s.batch));
+      const dim3 blocks(static_cast<unsigned>(s.batch), static_cast<unsigned>(sm_count(context)));
       flash_backward_unseen<<<blocks, 256, 0, cuda_stream(context)>>>(
           first, static_cast<int>(s.range.position), static_cast<int>(args.dkv.cols()),
           args.dkv.as<__nv_bfloat16>());

@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
   extern __shared__ __align__(16) unsigned char memory[];
   QuerySide<G>& shared = *reinterpret_cast<QuerySide<G>*>(memory);
   const Layout& l = p.layout;
-  const int b = static_cast<int>(blockIdx.x) / l.heads, head = static_cast<int>(blockIdx.x) % l.heads;
-  const int group = head / (l.heads / l.groups);
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kBlockM;  // longest first
+  const BlockTask task(l.batch, l.heads);
+  const int b = task.batch, head = task.head, group = head / (l.heads / l.groups);
+  const int first = (task.tiles - 1 - task.tile) * G::kBlockM;  // longest first
   const int count = min(G::kBlockM, l.queries - first), last = l.position + first + count - 1;
   load_tile<G::kBlockM, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
   load_tile<G::kBlockM, G::kDim>(shared.d_o, p.d_o + l.o(b, head, first), l.o_row, count, l.dim);
@@ -168,8 +168,9 @@ __global__ void __launch_bounds__(kThreads) tiled_dkv_kernel(const __grid_consta
   extern __shared__ __align__(16) unsigned char memory[];
   KeySide<G>& shared = *reinterpret_cast<KeySide<G>*>(memory);
   const Layout& l = p.layout;
-  const int b = static_cast<int>(blockIdx.x) / l.groups, group = static_cast<int>(blockIdx.x) % l.groups;
-  const int key = static_cast<int>(blockIdx.y) * G::kBlockM, count = min(G::kBlockM, l.keys - key);
+  const BlockTask task(l.batch, l.groups);
+  const int b = task.batch, group = task.head;
+  const int key = task.tile * G::kBlockM, count = min(G::kBlockM, l.keys - key);
   load_tile<G::kBlockM, G::kDim>(shared.k, p.kv + l.k(b, group, key), l.kv_row, count, l.dim);
   load_tile<G::kBlockM, G::kDim>(shared.v, p.kv + l.v(b, group, key), l.kv_row, count, l.dim);
   RowSums<G> dk, dv;
@@ -220,12 +221,10 @@ void tiled_backward(const Context& context, const AttentionBackward& args) {
     tiled_delta_kernel<T>
         <<<ceil_div(count, kThreads / kWarpSize), kThreads, 0, cuda_stream(context)>>>(params, count);
     TE_CUDA_CHECK_LAUNCH();
-    const dim3 query_grid(static_cast<unsigned>(s.batch * s.num_heads),
-                          ceil_div(params.layout.queries, G::kBlockM));
-    launch_tiles<QuerySide<G>>(context, tiled_dq_kernel<T, G>, query_grid, params);
-    const dim3 key_grid(static_cast<unsigned>(s.batch * s.num_query_groups),
-                        ceil_div(params.layout.keys, G::kBlockM));
-    launch_tiles<KeySide<G>>(context, tiled_dkv_kernel<T, G>, key_grid, params);
+    const int64_t query_blocks = s.batch * s.num_heads * ceil_div(params.layout.queries, G::kBlockM);
+    launch_tiles<QuerySide<G>>(context, tiled_dq_kernel<T, G>, query_blocks, params);
+    const int64_t key_blocks = s.batch * s.num_query_groups * ceil_div(params.layout.keys, G::kBlockM);
+    launch_tiles<KeySide<G>>(context, tiled_dkv_kernel<T, G>, key_blocks, params);
   });
 }
 

@@ -52,7 +52,7 @@ __device__ __forceinline__ int thread_y() {
 /// Element offsets of a head's data. q, k and v are in the packed buffer; with a query range, k and v are in a buffer
 /// of their own. Queries are counted from 0 within the call.
 struct Layout {
-  int heads, groups, dim;
+  int batch, heads, groups, dim;
   int queries, keys;  ///< queries and keys per sample in this call
   int position;       ///< position of query 0 in the sequence
   int64_t qkv_row, kv_row, o_row;
@@ -62,8 +62,8 @@ struct Layout {
 
   explicit Layout(const AttentionShape& s) {
     const bool range = s.has_range();
-    heads = static_cast<int>(s.num_heads), groups = static_cast<int>(s.num_query_groups);
-    dim = static_cast<int>(s.head_dim);
+    batch = static_cast<int>(s.batch), heads = static_cast<int>(s.num_heads);
+    groups = static_cast<int>(s.num_query_groups), dim = static_cast<int>(s.head_dim);
     queries = static_cast<int>(s.queries());
     keys = static_cast<int>(s.keys());
     position = static_cast<int>(s.range.position);
@@ -275,11 +275,22 @@ void dispatch(const Context& context, DType dtype, int64_t head_dim, Launch&& la
   small ? dispatch<true>(dtype, head_dim, launch) : dispatch<false>(dtype, head_dim, launch);
 }
 
+/// The tile of a block. The grid has one dimension, because the others have at most 65,535 blocks: for each tile all
+/// heads (or groups) of all samples.
+struct BlockTask {
+  int batch, head, tile, tiles;
+  __device__ BlockTask(int samples, int heads) {
+    const int block = static_cast<int>(blockIdx.x), lines = samples * heads;
+    batch = block % lines / heads, head = block % heads;
+    tile = block / lines, tiles = static_cast<int>(gridDim.x) / lines;
+  }
+};
+
 /// Launches the kernel with a `Shared` in dynamic shared memory.
 template <class Shared, class Params>
-void launch_tiles(const Context& context, void (*kernel)(Params), dim3 grid, const Params& params) {
+void launch_tiles(const Context& context, void (*kernel)(Params), int64_t blocks, const Params& params) {
   allow_shared_memory(context, kernel, sizeof(Shared));
-  kernel<<<grid, kThreads, sizeof(Shared), cuda_stream(context)>>>(params);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, sizeof(Shared), cuda_stream(context)>>>(params);
   TE_CUDA_CHECK_LAUNCH();
 }
 

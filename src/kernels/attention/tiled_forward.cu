@@ -84,9 +84,9 @@ __global__ void __launch_bounds__(kThreads) tiled_forward_kernel(const __grid_co
   extern __shared__ __align__(16) unsigned char memory[];
   ForwardShared<G>& shared = *reinterpret_cast<ForwardShared<G>*>(memory);
   const Layout& l = p.layout;
-  const int b = static_cast<int>(blockIdx.x) / l.heads, head = static_cast<int>(blockIdx.x) % l.heads;
-  const int group = head / (l.heads / l.groups);
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * G::kBlockM;  // longest first
+  const BlockTask task(l.batch, l.heads);
+  const int b = task.batch, head = task.head, group = head / (l.heads / l.groups);
+  const int first = (task.tiles - 1 - task.tile) * G::kBlockM;  // longest first
   const int count = min(G::kBlockM, l.queries - first), last = l.position + first + count - 1;
   load_tile<G::kBlockM, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
   OnlineSoftmax<G> softmax(p, b, first, count);
@@ -135,9 +135,8 @@ void tiled_forward(const Context& context, const AttentionForward& args) {
                                   Layout(s),
                                   first_keys_of(s, args.document_start),
                                   Dropout(s, args.dropout_seed)};
-    const dim3 grid(static_cast<unsigned>(s.batch * s.num_heads),
-                    ceil_div(params.layout.queries, G::kBlockM));
-    launch_tiles<ForwardShared<G>>(context, tiled_forward_kernel<T, G>, grid, params);
+    const int64_t blocks = s.batch * s.num_heads * ceil_div(params.layout.queries, G::kBlockM);
+    launch_tiles<ForwardShared<G>>(context, tiled_forward_kernel<T, G>, blocks, params);
   });
 }
 

@@ -18,8 +18,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kChunk = 64;
-constexpr int kUnroll = 8;                             // rows loaded before they are added
-constexpr int64_t kMaxRows = int64_t{65535} * kChunk;  // chunks are the grid's y dimension
+constexpr int kUnroll = 8;  // rows loaded before they are added
 static_assert(kChunk % kUnroll == 0 && kChunk <= kThreads);
 
 /// Adds N floats to target[0, N), fp32 or bf16, with accesses of up to 16 bytes if N allows; target is then aligned.
@@ -123,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
   order[i] = static_cast<int32_t>(i);
 }
 
-/// Sums the runs of one chunk; see the top of the file. Grid: (column tiles, chunks).
+/// Sums the runs of one chunk; see the top of the file. Grid: (chunks, column tiles).
 template <class T, class Grad, int width>
 __global__ void __launch_bounds__(kThreads)
     chunk_kernel(const uint32_t* keys, const int32_t* order, int rows, uint32_t held, const T* dout,
@@ -132,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
   // Destination of the sum of a run that ends at this pair: a row of dtable to add to, or a slot.
   __shared__ Grad* row[kChunk];
   __shared__ float* slot[kChunk];
-  const int64_t chunk = blockIdx.y;
+  const int64_t chunk = blockIdx.x;
   const int begin = static_cast<int>(chunk * kChunk);
   int count = min(kChunk, rows - begin);
   if (keys[begin] >= held) return;  // uniform in the block: only other ranks' tokens follow
@@ -158,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   // Pairs with tokens of other ranks are the last ones of the chunk.
   count = __syncthreads_count(threadIdx.x < count && keys[begin + threadIdx.x] < held);
-  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * width;
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * width;
   if (c >= hidden) return;
   float sum[width] = {};
   for (int first = 0; first < count; first += kUnroll) {
@@ -200,13 +199,13 @@ __device__ __forceinline__ int run_end(const uint32_t* keys, int rows, int i, ui
   return low;
 }
 
-/// Adds the runs that cross chunk borders. Grid: (column tiles, chunks); block: (kWarpSize, kSlices).
+/// Adds the runs that cross chunk borders. Grid: (chunks, column tiles); block: (kWarpSize, kSlices).
 template <class Grad, int width>
 __global__ void __launch_bounds__(kWarpSize* kSlices)
     combine_kernel(const uint32_t* keys, int rows, uint32_t held, int64_t hidden, const float* partials,
                    Grad* dtable) {
   __shared__ float shared[kSlices][kWarpSize * width];
-  const int64_t chunk = blockIdx.y;
+  const int64_t chunk = blockIdx.x;
   const int begin = static_cast<int>(chunk * kChunk);
   const int last = begin + kChunk - 1;
   // Returns unless a run begins in this chunk and continues in the next one; uniform in the block.
@@ -215,7 +214,7 @@ __global__ void __launch_bounds__(kWarpSize* kSlices)
   if (key >= held || keys[last + 1] != key || (begin > 0 && keys[begin - 1] == key)) return;
   const int64_t end_chunk = (run_end(keys, rows, last + 1, key) - 1) / kChunk;
 
-  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kWarpSize + threadIdx.x) * width;
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kWarpSize + threadIdx.x) * width;
   float sum[width] = {};
   if (c < hidden) {
 #pragma unroll 4
@@ -253,7 +252,7 @@ size_t sort_bytes(int rows, int bits, cudaStream_t stream) {
 
 /// The interface has no vocabulary size, so the plan covers a sort by all 32 bits; fewer bits need no more memory.
 Workspace plan_workspace(int64_t rows, int64_t hidden, cudaStream_t stream) {
-  TE_CHECK(rows <= kMaxRows, "embedding_backward: {} rows exceed the limit of {} per call", rows, kMaxRows);
+  TE_CHECK(rows <= INT32_MAX - kChunk, "embedding_backward: {} rows do not fit into 32 bits", rows);
   const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
   const size_t list = aligned(static_cast<size_t>(rows) * sizeof(int32_t));
   const size_t chunks = ceil_div(rows, kChunk);
@@ -302,13 +301,13 @@ void launch_table_backward(const Context& context, const EmbeddingBackward& args
   const unsigned chunks = ceil_div(rows, kChunk);
   const T* dout = args.dout.as<T>();
   Grad* dtable = args.dtable.as<Grad>();
-  const dim3 chunk_grid(ceil_div(hidden, int64_t{kThreads} * width), chunks);
+  const dim3 chunk_grid(chunks, ceil_div(hidden, int64_t{kThreads} * width));
   chunk_kernel<T, Grad, width>
       <<<chunk_grid, kThreads, 0, stream>>>(keys, order, rows, held, dout, hidden, dtable, partials);
   TE_CUDA_CHECK_LAUNCH();
   if (chunks > 1) {
     constexpr int kCombineWidth = width == 1 ? 1 : 4;
-    const dim3 grid(ceil_div(hidden, int64_t{kWarpSize} * kCombineWidth), chunks);
+    const dim3 grid(chunks, ceil_div(hidden, int64_t{kWarpSize} * kCombineWidth));
     combine_kernel<Grad, kCombineWidth>
         <<<grid, dim3(kWarpSize, kSlices), 0, stream>>>(keys, rows, held, hidden, partials, dtable);
     TE_CUDA_CHECK_LAUNCH();

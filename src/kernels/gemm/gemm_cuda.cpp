@@ -133,6 +133,9 @@ size_t slice_scale_bytes(const Gemm& args) {
   return (a.scales.bytes() + 255) / 256 * 256;
 }
 
+/// Most bytes of a slice's scales per call, so that the library keeps most of the workspace.
+constexpr size_t kMaxSliceScaleBytes = 8 << 20;
+
 /// Workspace for the library: the context's workspace without its end, which holds a slice's scales, or alpha and beta.
 Tensor workspace_of(const Context& context, const Gemm& args) {
   Tensor workspace = context.gemm_workspace();
@@ -467,6 +470,15 @@ GemmKernels gemm_kernels(const Context& context, const Gemm& args) {
 void gemm(const Context& context, const Gemm& args) {
   check_abilities(context, args);
   if (gemm_few_rows(context, args)) return;
+  if (slice_scale_bytes(args) > kMaxSliceScaleBytes) {
+    const int64_t rows = args.a.rows(), half = rows / 2 / kScaleBlock * kScaleBlock;
+    for (const auto& [first, count] : {std::pair(int64_t{0}, half), std::pair(half, rows - half)}) {
+      Gemm part = args;
+      part.a = args.a.slice_rows(first, count), part.out = args.out.slice_rows(first, count);
+      cuda::gemm(context, part);
+    }
+    return;
+  }
   // A plan's descriptor holds the pointers of the current call, so planning and launching are one critical section.
   std::unique_lock lock(plans_mutex);
   if (has_factor(args))

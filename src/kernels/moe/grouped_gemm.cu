@@ -22,12 +22,12 @@ struct Groups {
 /// Weights as [experts * n, k], [experts * k, n] or [n, experts * k].
 enum class WeightOrder : uint8_t { out_first, in_first, transposed };
 
-/// blockIdx.y counts the row tiles of all experts, each of which may have a partial last tile.
+/// blockIdx.x counts the row tiles of all experts, each of which may have a partial last tile.
 template <class A, class B, class Out>
 __global__ void __launch_bounds__(kThreads)
     grouped_gemm_kernel(const A* a, const B* b, Out* out, Groups groups, int64_t n, int64_t k,
                         WeightOrder order, bool accumulate) {
-  int64_t tile = blockIdx.y, e = 0, first = 0, rows = 0;
+  int64_t tile = blockIdx.x, e = 0, first = 0, rows = 0;
   for (; e < groups.experts; ++e) {
     first = groups.offsets[e], rows = groups.offsets[e + 1] - first;
     const int64_t tiles = (rows + kTile - 1) / kTile;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
     p.b = {b + e * k, n, groups.experts * k, 1, groups.b_groups, 0, e * k};
   p.depth = k;
   const Store<Out> store{out + first * n, n, groups.scale(e), accumulate};
-  multiply_tile(p, tile * kTile, int64_t{blockIdx.x} * kTile, store);
+  multiply_tile(p, tile * kTile, int64_t{blockIdx.y} * kTile, store);
 }
 
 /// `rows`: of operands [m, rows] and [n, rows] in blocks of rows (row_blocks.h); 0: [rows, m] and [rows, n].
@@ -90,8 +90,8 @@ void launch_gemm(const Context& context, const GroupedGemm& args) {
   const WeightOrder order = args.trans_b             ? WeightOrder::out_first
                             : is_fp8(args.b.dtype()) ? WeightOrder::transposed
                                                      : WeightOrder::in_first;
-  const dim3 grid(ceil_div(n, kTile),
-                  ceil_div(args.out.rows(), kTile) + static_cast<unsigned>(groups.experts));
+  const dim3 grid(ceil_div(args.out.rows(), kTile) + static_cast<unsigned>(groups.experts),
+                  ceil_div(n, kTile));
   grouped_gemm_kernel<A, B, Out><<<grid, kThreads, 0, cuda_stream(context)>>>(
       args.a.values.as<A>(), args.b.values.as<B>(), args.out.as<Out>(), groups, n, k, order, args.accumulate);
   TE_CUDA_CHECK_LAUNCH();

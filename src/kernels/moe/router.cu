@@ -126,8 +126,8 @@ struct PartSums {
   __device__ float* of_tokens(int64_t part) const { return scores(part) + 2 * experts; }
 };
 
-/// A block processes a part of a sequence (blockIdx.y): each warp adds its tokens, then the sums of the warps are added
-/// in order.
+/// A block processes part blockIdx.y of sequence blockIdx.x: each warp adds its tokens, then the sums of the warps are
+/// added in order.
 __global__ void __launch_bounds__(kPartThreads)
     statistics_kernel(RouterScore score, const float* logits, const int32_t* selected, PartSums out,
                       int64_t length, int topk) {
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kPartThreads)
   __shared__ int32_t selections[kMaxExperts];
   __shared__ float squares_of[kPartWarps], entropies_of[kPartWarps], tokens_of[kPartWarps];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, experts = out.experts;
-  const int64_t start = blockIdx.y * length, per_part = (length + gridDim.x - 1) / gridDim.x;
-  const int64_t first = start + blockIdx.x * per_part, end = min(start + length, first + per_part);
+  const int64_t start = blockIdx.x * length, per_part = (length + gridDim.y - 1) / gridDim.y;
+  const int64_t first = start + blockIdx.y * per_part, end = min(start + length, first + per_part);
   for (int e = threadIdx.x; e < experts; e += kPartThreads) selections[e] = 0;
   __syncthreads();
   float sums[kPerLane] = {}, squares = 0.0f, entropies = 0.0f, tokens = 0.0f;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kPartThreads)
   for (int i = 0; i < kPerLane; ++i)
     if (i * kWarpSize + lane < experts) warp_sums[warp * experts + i * kWarpSize + lane] = sums[i];
   __syncthreads();
-  const int64_t part = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  const int64_t part = int64_t{blockIdx.x} * gridDim.y + blockIdx.y;
   for (int e = threadIdx.x; e < experts; e += kPartThreads) {
     float sum = 0.0f;
     for (int w = 0; w < kPartWarps; ++w) sum += warp_sums[w * experts + e];
@@ -187,11 +187,11 @@ __global__ void __launch_bounds__(kPartThreads)
   out.of_tokens(part)[0] = squares, out.of_tokens(part)[1] = entropies, out.of_tokens(part)[2] = tokens;
 }
 
-/// Adds the parts of a sequence (blockIdx.y) in order, one thread per expert; the first one also those of the tokens.
+/// Adds the parts of a sequence (blockIdx.x) in order, one thread per expert; the first one also those of the tokens.
 __global__ void __launch_bounds__(kThreads)
     add_part_sums_kernel(PartSums from, int parts, int32_t* counts, float* score_sums, float* token_sums) {
-  const int e = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), experts = from.experts;
-  const int64_t sequence = blockIdx.y, first = sequence * parts;
+  const int e = static_cast<int>(blockIdx.y * kThreads + threadIdx.x), experts = from.experts;
+  const int64_t sequence = blockIdx.x, first = sequence * parts;
   if (e < experts) {
     float sum = 0.0f;
     int32_t count = 0;
@@ -330,11 +330,11 @@ void router_statistics(const Context& context, const RouterStatistics& a) {
   const unsigned parts = static_cast<unsigned>(router_statistics_parts(length, sequences));
   const size_t bytes = static_cast<size_t>(experts) * kPartWarps * sizeof(float);
   const PartSums sums{a.scratch.as<float>(), static_cast<int>(experts)};
-  statistics_kernel<<<dim3(parts, static_cast<unsigned>(sequences)), kPartThreads, bytes,
+  statistics_kernel<<<dim3(static_cast<unsigned>(sequences), parts), kPartThreads, bytes,
                       cuda_stream(context)>>>(a.score, a.logits.as<float>(), a.experts.as<int32_t>(), sums,
                                               length, static_cast<int>(a.experts.cols()));
   TE_CUDA_CHECK_LAUNCH();
-  add_part_sums_kernel<<<dim3(ceil_div(experts, kThreads), static_cast<unsigned>(sequences)), kThreads, 0,
+  add_part_sums_kernel<<<dim3(static_cast<unsigned>(sequences), ceil_div(experts, kThreads)), kThreads, 0,
                          cuda_stream(context)>>>(sums, static_cast<int>(parts), a.counts.as<int32_t>(),
                                                  a.score_sums.as<float>(), a.token_sums.as<float>());
   TE_CUDA_CHECK_LAUNCH();

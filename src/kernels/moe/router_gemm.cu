@@ -10,7 +10,8 @@ namespace {
 
 using namespace plain;
 
-/// blockIdx.z: a part of the summed dimension, of `part` values, whose result is at out + z * m * n.
+/// blockIdx.x, y: a tile of rows and columns; z: a part of the summed dimension, of `part` values, whose result is at
+/// out + z * m * n.
 template <class A, class B, class Out>
 __global__ void __launch_bounds__(kThreads)
     router_gemm_kernel(Problem<A, B> p, int64_t part, Out* out, bool accumulate) {
@@ -19,13 +20,13 @@ __global__ void __launch_bounds__(kThreads)
   p.b.data += first * p.b.k_stride;
   p.depth = min(part, p.depth - first);
   const Store<Out> store{out + int64_t{blockIdx.z} * p.a.size * p.b.size, p.b.size, 1.0f, accumulate};
-  multiply_tile(p, int64_t{blockIdx.y} * kTile, int64_t{blockIdx.x} * kTile, store);
+  multiply_tile(p, int64_t{blockIdx.x} * kTile, int64_t{blockIdx.y} * kTile, store);
 }
 
 template <class A, class B, class Out>
 void launch_plain(const Context& context, const Problem<A, B>& problem, int64_t part, Out* out,
                   bool accumulate) {
-  const dim3 grid(ceil_div(problem.b.size, kTile), ceil_div(problem.a.size, kTile),
+  const dim3 grid(ceil_div(problem.a.size, kTile), ceil_div(problem.b.size, kTile),
                   ceil_div(problem.depth, part));
   router_gemm_kernel<A, B, Out><<<grid, kThreads, 0, cuda_stream(context)>>>(problem, part, out, accumulate);
   TE_CUDA_CHECK_LAUNCH();
@@ -40,10 +41,11 @@ void visit_device_type(DType dtype, Fn&& fn) {
 }
 
 /// x [count / cols, cols] = high + low, up to 2^-17 of x; `parts` has rows of high and low, one after the other.
-__global__ void split_kernel(const float* x, __nv_bfloat16* parts, unsigned count, unsigned cols) {
-  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+__global__ void split_kernel(const float* x, __nv_bfloat16* parts, int64_t count, unsigned cols) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
     const __nv_bfloat16 rounded = __float2bfloat16(x[i]);
-    __nv_bfloat16* const high = parts + (i + int64_t{i / cols} * cols);
+    __nv_bfloat16* const high = parts + (i + i / cols * cols);
     high[0] = rounded;
     high[cols] = __float2bfloat16(x[i] - __bfloat162float(rounded));
   }
@@ -88,7 +90,7 @@ bool suits_tensor_cores(const Context& context, const RouterGemmBackward& a) {
 
 void backward_hopper(const Context& context, const RouterGemmBackward& a, const Scratch& scratch) {
   if constexpr (kHasHopperKernels) {
-    const auto values = static_cast<unsigned>(a.d_logits.numel());
+    const int64_t values = a.d_logits.numel();
     split_kernel<<<elementwise_blocks(values), kThreads, 0, cuda_stream(context)>>>(
         a.d_logits.as<float>(), scratch.split.as<__nv_bfloat16>(), values,
         static_cast<unsigned>(a.weight.rows()));

@@ -75,7 +75,8 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
                parallel::World& world, const Context& context) {
   const generate::RunOptions run{.device = options.common.device, .fp8 = variant.fp8};
   const int64_t length = options.prompt + kWarmupTokens + options.tokens;
-  const config::Config config = generate::run_config(model, run, context, length, 16);
+  const config::Config config =
+      generate::run_config(model, run, context, length, generate::kDecoderSequences);
   const parallel::Groups groups = generate::connect(world, context, run);
   generate::Decoder decoder(
       config, groups,

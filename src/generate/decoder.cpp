@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "config/precision_overrides.h"
+#include "config/recipe_traits.h"
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
@@ -46,6 +48,11 @@ std::unique_ptr<fp8::Recipe> recipe_of(const config::Config& config, const paral
   return recipe;
 }
 
+bool has_scale_groups(const config::Config& config) {
+  return std::ranges::any_of(config::recipes_of(config.precision, config.model.num_layers),
+                             [](config::Fp8Recipe recipe) { return config::traits_of(recipe).scale_groups; });
+}
+
 }  // namespace
 
 // From the config to the layers:
@@ -64,6 +71,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
       tensor_(groups.tensor(), false, 1),
       context_ranks_(config_.model, config_.training.micro_batch_size),
       recipe_(recipe_of(config_, groups)),
+      scale_groups_(has_scale_groups(config_)),
       stack_(config_, groups, *recipe_, tensor_, context_ranks_, make_feed_forward),
       dims_(stack_.config.dims) {
   TE_CHECK(sizes.batch > 0 && sizes.max_rows > 0 && sizes.max_rows % kFp8Rows == 0,
@@ -268,7 +276,8 @@ int64_t Decoder::padded_rows(const Context& context, int64_t rows, bool always) 
     while (padded < rows) padded *= 2;
     return std::min(padded, sizes_.max_rows);
   }
-  const bool few = context.is_cuda() && rows <= kernels::kFewRows;  // has a separate GEMM kernel
+  // A few rows have a separate GEMM kernel.
+  const bool few = context.is_cuda() && rows <= kernels::kFewRows && !scale_groups_;
   return recipe_->quantizes() && !few ? round_up(rows, kFp8Rows) : rows;
 }
 

@@ -162,6 +162,7 @@ class Decoder {
   parallel::TensorParallel tensor_;
   model::ContextParallel context_ranks_;  ///< one rank: no context parallelism
   std::unique_ptr<fp8::Recipe> recipe_;
+  bool scale_groups_;  ///< a recipe has scales per row or block, whose kernels need whole groups of rows
   model::Stack stack_;
   const model::Dimensions& dims_;
   std::deque<CachedAttention> attention_;  ///< per layer

@@ -10,9 +10,9 @@ namespace {
 config::Config config_of(parallel::World& world, const ModelSource& source, const RunOptions& options,
                          const Context& context, int64_t length) {
   config::Config config;
-  // The samples satisfy the rules of FP8 and of sequence parallelism about the number of tokens of a pass; the decoder
-  // pads its passes itself.
-  world.run_collectively([&] { config = run_config(source, options, context, length, 16 * options.tensor); });
+  // Times the tensor-parallel ranks for the rules of sequence parallelism.
+  const int64_t sequences = kDecoderSequences * options.tensor;
+  world.run_collectively([&] { config = run_config(source, options, context, length, sequences); });
   return config;
 }
 

@@ -28,6 +28,10 @@ struct RunOptions {
 /// training.
 enum class OutputLayerUse : uint8_t { logits, losses };
 
+/// Sequences in the config of a Decoder, which pads its passes itself: whatever their length, they satisfy the rules of
+/// all FP8 recipes about the number of tokens of a pass.
+inline constexpr int64_t kDecoderSequences = 32;
+
 /// A config for the model with `batch` sequences of `seq_length` tokens per pass. UserError of config::validate or
 /// validate_for_device if model, options and device do not match.
 config::Config run_config(const ModelSource& source, const RunOptions& options, const Context& context,

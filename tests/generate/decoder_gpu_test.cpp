@@ -50,6 +50,30 @@ TEST_P(DecoderGpu, MatchesTheCpu) {
   EXPECT_GT(relative_error(fp8, bf16), 1e-3);
 }
 
+// Passes of one and two rows, with scales of rows and blocks.
+TEST_P(DecoderGpu, Fp8WithScalesPerGroupMatchesTheCpu) {
+  TE_REQUIRE_ABILITY(fp8_scale_groups);
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const auto recipe : {config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
+    config::Config config = tiny_config_of(GetParam());
+    if (config.model.num_moe_experts > 0) {
+      if (recipe == config::Fp8Recipe::rowwise) continue;  // refused
+      config.model.hidden_size = 128, config.model.kv_channels = 32;
+      config.model.moe_ffn_hidden_size = config.model.moe_shared_expert_intermediate_size = 128;
+    }
+    config.model.ffn_hidden_size = 64;
+    TinyModel tiny(config);
+    const MemorySource source(tiny, config);
+    config.precision.dtype = config::ComputeDType::bf16;
+    const std::vector<float> bf16 = logits(gpu, config, source);
+    config.precision.fp8 = config::Fp8Mode::hybrid;
+    config.precision.fp8_recipe = recipe;
+    const std::vector<float> fp8 = logits(gpu, config, source);
+    EXPECT_LT(relative_error(fp8, logits(cpu, config, source)), 1e-1) << static_cast<int>(recipe);
+    EXPECT_GT(relative_error(fp8, bf16), 1e-3);
+  }
+}
+
 // A step launched kernel by kernel and the replay of its CUDA graph give the same bits, at increasing positions.
 TEST_P(DecoderGpu, CudaGraphsGiveTheSameBits) {
   TE_REQUIRE_GPU();

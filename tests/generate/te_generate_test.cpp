@@ -177,6 +177,22 @@ TEST_F(TeGenerate, OutputLayersTrainedInFp8) {
   EXPECT_GT(std::abs(loss_of(other) - loss), 1e-5 * loss);
 }
 
+// Rules about the tokens of a microbatch (32 for mxfp8) are rules of training.
+TEST_F(TeGenerate, AnyLengthWithEveryFp8Recipe) {
+  for (const std::string recipe : {"rowwise", "blockwise", "mxfp8"}) {
+    const Result trained = folder_->run(
+        recipe, {"data.tokenizer=bytes", "precision.dtype=bf16", "precision.fp8=hybrid",
+                 "precision.fp8_recipe=" + recipe, "model.ffn_hidden_size=64", "training.train_steps=1"});
+    ASSERT_EQ(trained.code, 0) << trained.error;
+    for (const int tokens : {1, 2}) {
+      const Result result =
+          run(fmt::format("--quiet --dtype bf16 --fp8 hybrid --prompt the --max-tokens {} --checkpoint {}",
+                          tokens, folder_->run_folder(recipe) + "/checkpoints"));
+      EXPECT_EQ(result.code, 0) << recipe << result.error;
+    }
+  }
+}
+
 // Norms without gains, capped logits: training, full passes and passes with the KV cache agree.
 TEST_F(TeGenerate, ModelsLikeNanochat) {
   const Result trained =

@@ -89,14 +89,14 @@ TEST_F(TeGenerate, PromptsAndResultsAsJsonLines) {
   write_file(*folder_ / "prompts", lines);
   const std::string output = *folder_ / "results";
   for (const char* options : {"--batch 2", "--batch 2 --stop e", "--batch 9"}) {
-    const std::string with = std::string(" --max-tokens 3 ") + options;
-    const Result result = generate("--prompts " + (*folder_ / "prompts") + " --output " + output + with);
+    const Result result = generate(
+        fmt::format("--prompts {} --output {} --max-tokens 3 {}", *folder_ / "prompts", output, options));
     ASSERT_EQ(result.code, 0) << result.error;
     EXPECT_EQ(result.out, "");
     const std::vector<std::string> results = split(read_file(output), '\n');
     ASSERT_EQ(results.size(), texts.size());
     for (size_t i = 0; i < texts.size(); ++i) {
-      const Result alone = generate("--prompt '" + texts[i] + "'" + with);
+      const Result alone = generate(fmt::format("--prompt '{}' --max-tokens 3 {}", texts[i], options));
       const nlohmann::json record = parse_json(results[i]);
       EXPECT_EQ(record["text"].get<std::string>() + "\n", alone.out);
       EXPECT_EQ(record["id"], 10 * i);

@@ -1,13 +1,16 @@
 #include "text/tokenizers/parallel_encoder.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
+#include "testing/testing.h"
 #include "text/tokenizers/byte_tokenizer.h"
 
 namespace te {
@@ -36,6 +39,24 @@ std::string document(int number) {
   std::string text = std::to_string(number);
   text.resize(static_cast<size_t>(100 + number * 7919 % 30000), ' ');
   return text;
+}
+
+/// Exits with code 0 if more threads than the address space has room for are refused.
+void start_threads_in_a_small_address_space() {
+  const rlimit limit{size_t{1} << 30, size_t{1} << 30};  // 1,000 stacks take 8 GB
+  if (::setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(3);
+  const SlowTokenizer tokenizer;
+  const std::string error = user_error_of([&] {
+    const text::ParallelEncoder encoder(tokenizer, {.threads = 1000},
+                                        [](std::span<const int32_t>, int64_t) {});
+  });
+  std::_Exit(error.find(" of 1000 threads (") != std::string::npos ? 0 : 4);
+}
+
+TEST(ParallelEncoderDeathTest, RefusesMoreThreadsThanTheSystemAllows) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer maps terabytes";
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(start_threads_in_a_small_address_space(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(ParallelEncoder, KeepsTheOrderOfDocumentsAndTags) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "core/cpu_threads.h"
@@ -69,16 +70,30 @@ struct ParallelEncoder::Impl {
   Impl(const Tokenizer& tokenizer, const ParallelEncoderOptions& options, Sink sink)
       : tokenizer(tokenizer), options(options), sink(std::move(sink)) {
     const int threads = options.threads == 0 ? available_threads() : options.threads;
-    for (int i = 0; i < threads; ++i) workers.emplace_back([this] { work(); });
+    workers.reserve(static_cast<size_t>(threads));
+    try {
+      while (workers.size() < workers.capacity()) workers.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      const size_t started = workers.size();
+      stop();
+      user_error(
+          "threads: the system allows {} of {} threads ({}): use fewer, or raise its limit (ulimit -u, "
+          "ulimit -v, "
+          "pids of a container)",
+          started, threads, error.what());
+    }
   }
 
-  ~Impl() {
+  ~Impl() { stop(); }
+
+  void stop() {
     {
       const std::lock_guard lock(mutex);
       stopping = true;
     }
     work_added.notify_all();
     for (std::thread& worker : workers) worker.join();
+    workers.clear();
   }
 
   void work() {

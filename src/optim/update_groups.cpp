@@ -5,6 +5,7 @@
 #include "config/update_rules.h"
 #include "core/error.h"
 #include "kernels/common/granule.h"
+#include "parallel/watchdog.h"
 
 namespace te::optim {
 
@@ -42,6 +43,7 @@ void UpdateGroups::bind(const Context& context, const parallel::Groups& groups) 
   if (config_.groups.empty()) return;
   context.copy_to_device(table_, settings_.data());
   context.copy_to_device(counts_, selected_.data());
+  const parallel::Watchdog::Guard guard(context, "the counts of optimizer.groups");
   if (groups.world().size() > 1) groups.world().all_reduce(context, counts_, parallel::ReduceOp::sum);
   std::vector<int32_t> counts(selected_.size());
   context.copy_to_host(counts.data(), counts_);

@@ -129,8 +129,11 @@ void Pipeline::backward(const Context& context, const MicrobatchSlot& place, con
 void Pipeline::run(const Context& context, const DeviceBatch& batch, float grad_scale, const Tensor& loss_sum,
                    const PassOf& pass_of) {
   for (const parallel::Action& action : schedule_.actions) {
-    const parallel::ScopedActivity activity(fmt::format(
-        "{} of microbatch {}, chunk {}", action_name(action.kind), action.microbatch, action.chunk));
+    const std::string what = fmt::format("{} of microbatch {}, chunk {}", action_name(action.kind),
+                                         action.microbatch, action.chunk);
+    // After about 1,000 kernels that wait for another rank, a launch blocks the host.
+    const parallel::Watchdog::Guard guard(context, what);
+    const parallel::ScopedActivity activity(what);
     const MicrobatchSlot place{action.chunk, action.slot, action.wgrad_slot};
     const model::Pass pass = pass_of(action.microbatch);
     switch (action.kind) {

@@ -1,6 +1,7 @@
 #include "train/state_copy.h"
 
 #include "core/error.h"
+#include "parallel/watchdog.h"
 
 namespace te::train {
 
@@ -25,6 +26,7 @@ std::vector<StateTensor> StateCopy::idle_state() {
 }
 
 void StateCopy::save(const checkpoint::Progress& progress) {
+  const parallel::Watchdog::Guard guard(context_, "the copy of the state");
   const std::vector<StateTensor> state = idle_state();
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_host(buffers_[i].as<void>(), state[i].tensor);
   context_.synchronize();
@@ -36,6 +38,7 @@ void StateCopy::save(const checkpoint::Progress& progress) {
 
 const checkpoint::Progress& StateCopy::restore() {
   TE_CHECK(has_copy_, "there is no copy of the state");
+  const parallel::Watchdog::Guard guard(context_, "the copy of the state");
   const std::vector<StateTensor> state = idle_state();
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_device(state[i].tensor, buffers_[i].as<void>());
   context_.synchronize();

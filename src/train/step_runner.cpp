@@ -172,6 +172,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     return pass;
   });
   // 3. Gradient norm, clipping, AdamW or Muon.
+  const parallel::Watchdog::Guard guard(context_, fmt::format("the update of step {}", step));
 #ifndef NDEBUG
   plan_.begin_step(context_, static_cast<int>(model::Step::update));
 #endif

@@ -258,6 +258,14 @@ Watchdog::Guard::~Guard() {
   if (armed_) watchdog::disarm();
 }
 
+Watchdog::Pause::Pause() : timeout_(timeout()) {
+  set_timeout(0.0);
+}
+
+Watchdog::Pause::~Pause() {
+  set_timeout(timeout_);
+}
+
 int Watchdog::add_probe(std::function<Report(bool)> probe) {
   State& s = state();
   const std::lock_guard lock(s.mutex);

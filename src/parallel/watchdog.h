@@ -57,6 +57,18 @@ class Watchdog {
     bool armed_ = false;
   };
 
+  /// Waits of this rank have no time limit while it lives: for a wait for other ranks, whose own waits are watched.
+  class Pause {
+   public:
+    Pause();
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    double timeout_;
+  };
+
   /// State of a communicator's device operations.
   struct Report {
     std::string error;    ///< the library's asynchronous error, which ends the job; empty if none

@@ -1,10 +1,12 @@
 #include "train/samples.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/json.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "parallel/watchdog.h"
 
 namespace te::train {
 namespace {
@@ -17,6 +19,18 @@ std::string shown(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<Sample> make_on_first_replica(SampleMaker& maker, parallel::World& world, bool first) {
+  std::vector<Sample> samples;
+  std::optional<parallel::Watchdog::Pause> pause;
+  if (first) {
+    samples = maker.make();
+  } else {
+    pause.emplace();
+  }
+  world.barrier();
+  return samples;
+}
 
 void SampleLog::write(int64_t step, const std::vector<Sample>& samples) {
   for (const Sample& sample : samples) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/memory_plan.h"
+#include "parallel/world.h"
 #include "parameters/parameter_store.h"
 #include "train/log_file.h"
 
@@ -32,6 +33,10 @@ class SampleMaker {
   /// with non-finite logits gives texts whose finish_reason says so.
   virtual std::vector<Sample> make() = 0;
 };
+
+/// maker.make() on the ranks of the first replica; nothing on the others, which wait for them without a time limit,
+/// because each of their passes has its own. Collective over the world.
+std::vector<Sample> make_on_first_replica(SampleMaker& maker, parallel::World& world, bool first);
 
 inline constexpr const char* kSamplesName = "samples.jsonl";
 

@@ -50,7 +50,8 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
 Outcome TrainingLoop::run(Requests& requests) {
   start();
   const double before = now_seconds();
-  bool stopping = reduce_requests(requests) == StepRequest::stop;
+  // A request to save waits for the first step.
+  bool stopping = world_.max_i64(requests.stop != 0 ? 1 : 0) != 0;
   while (progress_.step < config_.training.train_steps && !stopping &&
          !best_checkpoints_.exhausted(progress_.validation)) {
     const Due due = next_step();
@@ -69,9 +70,9 @@ Outcome TrainingLoop::run(Requests& requests) {
       case StepDecision::proceed:
         break;
     }
+    stopping = checkpoint(due, metrics, requests);
     if (sample_maker_ != nullptr && (due.step % config_.logging.generate_every == 0 || ends(due)))
       make_samples(due.step);
-    stopping = checkpoint(due, metrics, requests);
   }
   checkpoint_manager_.finish();
   reader_.throw_pending_data_error();
@@ -414,8 +415,8 @@ void TrainingLoop::rollback_to_verified(const std::filesystem::path& verified_ch
 void TrainingLoop::make_samples(int64_t step) {
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(step);
-  if (runner_.groups().data().rank() != 0) return;
-  const std::vector<Sample> samples = sample_maker_->make();
+  const bool first = runner_.groups().data().rank() == 0;
+  const std::vector<Sample> samples = make_on_first_replica(*sample_maker_, world_, first);
   if (sample_log_) sample_log_->write(step, samples);
 }
 

@@ -46,8 +46,11 @@ class Interruption : public ::testing::Test {
     EXPECT_TRUE(there) << "no " << lines << " lines in loss.csv";
   }
   void wait_for_output(const std::string& part) {
-    EXPECT_TRUE(eventually([&] { return read_file(folder_ / "stdout").find(part) != std::string::npos; }))
-        << "never printed: " << part;
+    const std::string output = folder_ / "stdout";
+    EXPECT_TRUE(eventually([&] {
+      return std::filesystem::exists(output) && read_file(output).find(part) != std::string::npos;
+    })) << "never printed: "
+        << part;
   }
   void expect_all_finite(const std::string& checkpoint) {
     for (const char* name : {"/model.safetensors", "/optimizer.safetensors"}) {
@@ -133,6 +136,15 @@ TEST_F(Interruption, Sigusr1SavesAndContinues) {
     EXPECT_EQ(folder_.wait(child).code, 130);
     std::filesystem::remove_all(folder_.run_folder("a"));
   }
+}
+
+TEST_F(Interruption, Sigusr1BeforeTheFirstStepSavesAfterIt) {
+  const pid_t child = folder_.start("a", {"training.train_steps=1000000", "checkpoint.save_last=false"});
+  wait_for_output("training data:");
+  ::kill(child, SIGUSR1);
+  wait_for_output("saved " + folder_.run_folder("a") + "/checkpoints/step_");
+  ::kill(child, SIGTERM);
+  EXPECT_EQ(folder_.wait(child).code, 130);
 }
 
 // One step takes minutes in this test.

@@ -10,7 +10,6 @@
 #include "checkpoint/write_error.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/host_memory.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
 
@@ -95,7 +94,7 @@ void Saver::reserve() {
     end += (shard.raw_bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
   const auto bytes = static_cast<int64_t>(end);
-  const int64_t available = available_host_bytes();
+  const int64_t available = job_.free_host_bytes;
   std::string reason;
   // A fifth of the memory stays free for the files' page cache and for other processes.
   if (bytes * job_.host_ranks > available / 5 * 4) {

@@ -27,13 +27,15 @@
 #include "checkpoint/rank_files.h"
 #include "checkpoint/training_state.h"
 #include "core/device.h"
+#include "core/host_memory.h"
 
 namespace te::checkpoint {
 
 /// The job of a saver's rank.
 struct Job {
   RankInfo who;
-  int host_ranks = 1;             ///< number of ranks on this host, which share its memory
+  int host_ranks = 1;                                ///< number of ranks on this host, which share its memory
+  int64_t free_host_bytes = available_host_bytes();  ///< before any rank has allocated a copy
   std::function<void()> barrier;  ///< called only on the training thread; may be empty for one rank
   int64_t timeout_seconds = 600;  ///< limit for rank 0 to wait for the others; 0 is no limit
 };

@@ -9,6 +9,7 @@
 #include "checkpoint/reader.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/host_memory.h"
 #include "core/log.h"
 #include "train/data_check.h"
 #include "train/kept_tokenizer.h"
@@ -85,6 +86,8 @@ void Trainer::lock_folders() {
 std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
   const config::CheckpointConfig& options = config_.checkpoint;
   std::unique_ptr<checkpoint::Saver> saver;
+  // One number for all ranks, so that they decide alike.
+  const int64_t free_host_bytes = world_.min_i64(available_host_bytes());
   world_.run_collectively([&] {
     saver = std::make_unique<checkpoint::Saver>(
         context_,
@@ -98,6 +101,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
         runner_.training_state(),
         checkpoint::Job{.who = {world_.rank(), world_.size()},
                         .host_ranks = world_.local_size(),
+                        .free_host_bytes = free_host_bytes,
                         .barrier = [this] { world_.barrier(); },
                         .timeout_seconds = config_.parallel.timeout_seconds});
     if (saves()) saver->check_limits();

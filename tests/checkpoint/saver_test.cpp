@@ -44,6 +44,18 @@ class Saving : public ::testing::Test {
   FakeRank rank_{{}, 0};
 };
 
+// By the memory before any rank allocates, which is the same number for all.
+TEST_F(Saving, BackgroundNeedsMemoryForTheCopiesOfAllRanksOfTheHost) {
+  const auto background = [&](int ranks, int64_t free_host_bytes) {
+    return Saver(rank_.context(), fake_options(folder_.path()), rank_.state(),
+                 {.host_ranks = ranks, .free_host_bytes = free_host_bytes})
+        .background();
+  };
+  EXPECT_TRUE(background(1, int64_t{1} << 30));
+  EXPECT_FALSE(background(1'000'000, int64_t{1} << 30));
+  EXPECT_FALSE(background(1, 0));
+}
+
 TEST_F(Saving, ForegroundAndBackgroundWriteTheSameBytes) {
   auto foreground = saver(false), background = saver(true);
   foreground->save(at_step(1), {});

@@ -129,11 +129,15 @@ void Recipe::reset(const Context& context) {
   sharded_weights_.bind(context);
 }
 
-// Current scaling has written its scales to the table, 1 for zeros. A frozen weight is quantized only once, so weights
-// keep theirs.
+void Recipe::begin_calibration(const Context& context) {
+  calibrating_ = true;
+  scales_before_calibration_ = table_.read_scales(context);
+}
+
+// Current scaling has written its scales to the table, 1 for zeros.
 void Recipe::end_calibration(const Context& context) {
   calibrating_ = false;
-  table_.forget_scales(context);
+  table_.restore_scales(context, scales_before_calibration_);
 }
 
 // The ranks of dense operands have other experts, so the rows of experts are kept while the whole column is reduced.

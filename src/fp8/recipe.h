@@ -67,8 +67,9 @@ class Recipe {
   /// True if calibration passes must initialize the scales before the first step (begin_calibration()).
   bool needs_calibration() const { return quantizes() && history_len() > 0; }
   /// Until end_calibration(), each operand is quantized with its current scale instead of that of the state, and its
-  /// amax is recorded. One pass therefore calibrates a model of any depth. Call update() afterwards.
-  void begin_calibration() { calibrating_ = true; }
+  /// amax is recorded. One pass therefore calibrates a model of any depth. Scales of inputs and gradients are then what
+  /// they were before. Call update() afterwards.
+  void begin_calibration(const Context& context);
   void end_calibration(const Context& context);
 
   /// Sets the ranks over which amaxes are reduced, so that all have the same scales: ranks with shards of the same
@@ -132,6 +133,7 @@ class Recipe {
   std::map<config::Fp8Recipe, std::unique_ptr<Scaling>> scalings_;  ///< several with precision.overrides
   bool calibrating_ = false, keeps_high_precision_ = false, high_precision_ = false,
        single_amax_buffer_ = false;
+  std::vector<float> scales_before_calibration_;
   int outlier_log2_ = 0;
   DType widest_values_ = DType::e4m3;
   ScaleTable table_;

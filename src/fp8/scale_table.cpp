@@ -53,14 +53,20 @@ void ScaleTable::reset(const Context& context) {
   context.synchronize();  // the host vectors above must outlive the copies
 }
 
-void ScaleTable::forget_scales(const Context& context) {
-  if (size() == 0) return;
+std::vector<float> ScaleTable::read_scales(const Context& context) const {
   std::vector<float> scales(infos_.size());
+  if (size() == 0) return scales;
   context.copy_to_host(scales.data(), scale);
   context.synchronize();
-  for (size_t i = 0; i < scales.size(); ++i)
-    if (infos_[i].initial_scale == kUnknownScale) scales[i] = kUnknownScale;
-  context.copy_to_device(scale, scales.data());
+  return scales;
+}
+
+void ScaleTable::restore_scales(const Context& context, const std::vector<float>& scales) {
+  if (size() == 0) return;
+  std::vector<float> all = read_scales(context);
+  for (size_t i = 0; i < all.size(); ++i)
+    if (infos_[i].role != OperandRole::weight) all[i] = scales[i];
+  context.copy_to_device(scale, all.data());
   context.synchronize();
 }
 

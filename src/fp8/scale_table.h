@@ -37,8 +37,11 @@ class ScaleTable {
   void plan(MemoryPlan& plan, int history_len, bool two_launches);
   /// Initial scales, amax = 0, empty history.
   void reset(const Context& context);
-  /// Scales of operands that start with kUnknownScale are unknown again.
-  void forget_scales(const Context& context);
+  /// The scales of all operands.
+  std::vector<float> read_scales(const Context& context) const;
+  /// Sets the scales of inputs and gradients to those that read_scales() returned. A frozen weight is quantized only
+  /// once, so weights keep theirs.
+  void restore_scales(const Context& context, const std::vector<float>& scales);
   void zero_counters(const Context& context);
 
   int size() const { return static_cast<int>(infos_.size()); }

@@ -205,7 +205,7 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
   const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
   optimizer_.begin_step(context_);
   // 1. All operands, including weights, are quantized with current scaling.
-  model_.recipe().begin_calibration();
+  model_.recipe().begin_calibration(context_);
   weights_changed(false);
   for (const HostMicrobatch& microbatch : microbatches) {
     copy_microbatch(microbatch);

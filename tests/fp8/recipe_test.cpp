@@ -330,7 +330,7 @@ TEST(DelayedRecipe, CalibrationForgetsScalesOfInputsOnly) {
   for (const auto& [role, scale] :
        {std::pair{OperandRole::input, fp8::kUnknownScale}, {OperandRole::weight, 1.0f}}) {
     Bench bench(precision(Fp8Mode::hybrid), 2, role);
-    bench.recipe().begin_calibration();
+    bench.recipe().begin_calibration(bench.context());
     bench.quantize(0, std::vector<float>(4), 2);
     bench.quantize(1, {7.0f, 1.0f}, 1, {});  // records no amax
     EXPECT_EQ(bench.scale(0), 1.0f);
@@ -338,6 +338,23 @@ TEST(DelayedRecipe, CalibrationForgetsScalesOfInputsOnly) {
     bench.recipe().update(bench.context(), nullptr);
     EXPECT_EQ(bench.scale(0), scale);
     EXPECT_EQ(bench.scale(1), role == OperandRole::weight ? 64.0f : fp8::kUnknownScale);
+  }
+}
+
+// An expert without tokens in a later calibration, the first FP8 step after BF16 steps.
+TEST(DelayedRecipe, CalibrationWithZerosKeepsAKnownScale) {
+  for (const bool recast : {true, false}) {
+    PrecisionConfig config = precision(Fp8Mode::hybrid);
+    config.fp8_recast = recast;
+    config.amax_compute_algo = config::AmaxAlgo::most_recent;
+    Bench bench(config, 1);
+    bench.quantize(0, {7.0f, 1.0f}, 1);
+    bench.recipe().update(bench.context(), nullptr);
+    bench.recipe().begin_calibration(bench.context());
+    bench.quantize(0, std::vector<float>(4), 2);
+    bench.recipe().end_calibration(bench.context());
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(bench.scale(0), 64.0f) << recast;
   }
 }
 
@@ -396,7 +413,7 @@ TEST(Recipe, RecomputationUsesTheKeptScale) {
 TEST(DelayedRecipe, DoesNotRequantizeWithCurrentScales) {
   Bench weight(precision(Fp8Mode::hybrid), 1, OperandRole::weight),
       calibrating(precision(Fp8Mode::hybrid), 1);
-  calibrating.recipe().begin_calibration();
+  calibrating.recipe().begin_calibration(calibrating.context());
   for (Bench* bench : {&weight, &calibrating}) {
     const std::vector<float> values = {14.0f, 0.25f};
     EXPECT_EQ(bench->quantize(0, values, 1, {.record_amax = true, .count = true}), values);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "config/precision_overrides.h"
+#include "config/recipe_traits.h"
 #include "convert/write_behind.h"
 #include "core/error.h"
 #include "core/float_types.h"
@@ -22,6 +23,15 @@ std::string module_of(const Part& part) {
 
 void round_to_bf16(std::span<float> values) {
   for (float& value : values) value = to_float(to_bf16(value));
+}
+
+/// The scale of another recipe than delayed is that of the last pass, which may be of validation; then the history
+/// decides.
+float input_scale_of(const checkpoint::Fp8State::Row& row, config::Fp8Recipe recipe, float margin) {
+  const float amax = row.history.empty() ? 0.0f : std::ranges::max(row.history);
+  if (!config::traits_of(recipe).history && amax > 0.0f)
+    return kernels::scale_of(amax, kE4m3Max, margin, 1.0f);
+  return row.scale * (kE4m3Max / row.operand.fp8_max);
 }
 
 }  // namespace
@@ -126,7 +136,7 @@ void Fp8Export::find_scales(const checkpoint::Reader& reader) {
           "--fp8 tensor: {} has no input scale of {}; it needs the FP8 state of a run with the delayed "
           "recipe or with fp8_calibrate; --fp8 block needs none",
           reader.folder().string(), name);
-    linear.input_scale = row->scale * (kE4m3Max / row->operand.fp8_max);
+    linear.input_scale = input_scale_of(*row, linear.recipe, margin);
     linear.weight_scale = kernels::scale_of(amax_of(reader, linear), kE4m3Max, margin, 1.0f);
   }
 }

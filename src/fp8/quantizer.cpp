@@ -41,10 +41,11 @@ ScaleSource Quantizer::source() const {
   return recipe_->calibrating_ ? ScaleSource::current : scaling_->source(recipe_->table_.info(index_).role);
 }
 
-// With a history, amaxes of current scales enter it like any other, and the row of last_amax is scratch.
+// With a history, which all operands of a table have if one has it, amaxes of current scales enter it like any other,
+// and the row of last_amax is scratch.
 float* Quantizer::current_amax() const {
   const ScaleTable& table = recipe_->table_;
-  return (scaling_->history_len() > 0 ? table.last_amax : table.amax).as<float>() + index_;
+  return (recipe_->history_len() > 0 ? table.last_amax : table.amax).as<float>() + index_;
 }
 
 std::optional<Quantizer::CurrentScaling> Quantizer::current_scaling() const {

@@ -1,4 +1,5 @@
 // te-convert export --fp8: the exported folder has the quantized weights and scales of the FP8 run.
+#include <algorithm>
 #include <cmath>
 
 #include "checkpoint/reader.h"
@@ -129,6 +130,39 @@ TEST(Fp8State, ExportHasTheBlocksOfABlockwiseRun) {
   EXPECT_EQ(file.at("model.layers.1.self_attn.o_proj.weight").file_dtype, "BF16");
   const json config = parse_json(testing::read_file(out + "/config.json"))["quantization_config"];
   EXPECT_EQ(config["modules_to_not_convert"].size(), 9u);  // down_proj, layer 1's seven, and the output layer
+}
+
+// An override to a recipe without a history: input scales come from all microbatches of the last steps, not from the
+// last pass, which may be of validation.
+TEST(Fp8State, ExportHasTheScalesOfOverridesWithoutHistory) {
+  const TrainFolder folder;
+  const testing::Overrides options = {"training.train_steps=1",   "precision.fp8=hybrid",
+                                      "model.ffn_hidden_size=64", "training.global_batch_size=8",
+                                      "checkpoint.save_every=1",  "precision.amax_history_len=4"};
+  const testing::Overrides override = {"precision.overrides=linear_fc1: tensorwise"};
+  const auto input = [](const checkpoint::Reader& reader) {
+    for (const checkpoint::Fp8State::Row& row : reader.fp8().rows)
+      if (row.operand.name == "layers.0.mlp.linear_fc1" && row.operand.role == "input") return row;
+    return checkpoint::Fp8State::Row{};
+  };
+  ASSERT_EQ(folder.run("delayed", options).code, 0);
+  const Result trained = folder.run("override", options + override);
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  ASSERT_EQ(folder.run("validated", options + override + testing::Overrides{"training.eval_interval=1"}).code,
+            0);
+  // The first layer of the first step has the same input in all three.
+  const std::vector<float> history = input(checkpoint::Reader(folder.checkpoint("delayed", 1))).history;
+  ASSERT_GT(std::ranges::max(history), 0.0f);
+  for (const char* run : {"override", "validated"}) {
+    EXPECT_EQ(input(checkpoint::Reader(folder.checkpoint(run, 1))).history, history) << run;
+    const std::string out = folder / run + "_out";
+    const Result exported =
+        te_convert(folder, "export " + folder.checkpoint(run, 1) + " --out " + out + " --fp8 tensor");
+    ASSERT_EQ(exported.code, 0) << exported.error;
+    EXPECT_FLOAT_EQ(
+        scalar(SafetensorsReader(out + "/model.safetensors"), "model.layers.0.mlp.gate_proj.input_scale"),
+        std::ranges::max(history) / 448.0f);
+  }
 }
 
 const std::vector<std::string> kExperts{"training.train_steps=2",        "precision.fp8=hybrid",

@@ -189,6 +189,9 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
     throw;
   }
   runner_.optimizer().set_updates(point.progress.updates);
+  // After a rollback, of the weights that it discards.
+  if (const fp8::ScaleTable& table = runner_.model().recipe().table(); table.size() > 0)
+    context_.zero(table.amax);
   runner_.publish_weights();
   return point;
 }

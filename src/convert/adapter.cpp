@@ -74,6 +74,13 @@ uint64_t AdaptedWeights::hash() const {
   return checkpoint::checksum(both, sizeof(both));
 }
 
+// Embeddings of the adapter may have another padding of the vocabulary.
+std::optional<TensorInfo> AdaptedWeights::info(std::string_view name) const {
+  std::optional<TensorInfo> found = base_->info(name);
+  if (const auto own = adapter_.weights->info(name); own && found) found->shape = own->shape;
+  return found;
+}
+
 const AdaptedWeights::Product& AdaptedWeights::product_of(const std::string& name, const LinearId& id) const {
   if (product_.name == name) return product_;
   Product product{.name = name, .columns = base_->info(name)->cols()};

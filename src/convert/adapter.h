@@ -40,9 +40,7 @@ class AdaptedWeights final : public checkpoint::WeightSource {
   std::string config() const override { return base_->config(); }
   std::vector<std::string> names() const override { return base_->names(); }
   uint64_t hash() const override;
-  std::optional<checkpoint::TensorInfo> info(std::string_view name) const override {
-    return base_->info(name);
-  }
+  std::optional<checkpoint::TensorInfo> info(std::string_view name) const override;
   void read(std::string_view name, const checkpoint::Block& block, float* out) const override;
   const WeightSource& base() const { return *base_; }
 

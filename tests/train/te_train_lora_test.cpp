@@ -55,6 +55,25 @@ TEST(TeTrainLora, ShardedBaseGivesTheSameBits) {
   }
 }
 
+// The embeddings of an adapter and of its base may be padded to other numbers of rows.
+TEST(TeTrainLora, EmbeddingsMayHaveAnotherPadding) {
+  const TrainFolder folder;
+  const auto padded = [](int to) {
+    return Overrides{"model.make_vocab_size_divisible_by=" + std::to_string(to)};
+  };
+  run(folder, "base", padded(64));
+  for (const int to : {64, 1}) {
+    const std::string name = std::to_string(to);
+    run(folder, "adapter" + name,
+        adapter_of(folder, "base") + padded(to) + Overrides{"adapter.train_embeddings=true"});
+    run(folder, "tuned" + name,
+        padded(64) + Overrides{"checkpoint.init_from=" + folder.checkpoint("adapter" + name, 6)});
+  }
+  const std::vector<double> equal = folder.column("tuned64", "loss"), other = folder.column("tuned1", "loss");
+  ASSERT_EQ(equal.size(), other.size());
+  for (size_t i = 0; i < equal.size(); ++i) EXPECT_NEAR(other[i], equal[i], 1e-4) << i;
+}
+
 // Each mistake is one line with the key.
 TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   const TrainFolder folder;

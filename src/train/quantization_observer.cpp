@@ -159,6 +159,7 @@ std::vector<QuantizationStatistics> QuantizationObserver::read(const Context& co
     const Variant& variant = variants_[i];
     OperandInfo info = operand_at(variant.operand_index).info;
     info.format = variant.format;
+    if (sums[i].amax == 0.0f) sums[i].lowest_scale = sums[i].highest_scale = 0.0f;  // zeros need no scale
     result.push_back({.operand = info,
                       .recipe = variant.quantized() ? std::string(config::to_string(variant.recipe)) : "none",
                       .what_if = variant.what_if,

@@ -107,14 +107,16 @@ std::string layout_text(const checkpoint::Reader& reader, const YAML::Node& conf
 
 std::string fp8_text(const checkpoint::Fp8State& state, const YAML::Node& config) {
   if (state.rows.empty()) return "none";
-  float least = state.rows[0].scale, most = least;
-  for (const checkpoint::Fp8State::Row& row : state.rows) {
-    least = std::min(least, row.scale);
-    most = std::max(most, row.scale);
-  }
-  return fmt::format("{}, {}: {} operands, amax histories of {} steps, scales from {:.4g} to {:.4g}",
-                     key(config, "precision", "fp8"), key(config, "precision", "fp8_recipe"),
-                     state.rows.size(), state.history_len, least, most);
+  std::vector<float> scales;
+  for (const checkpoint::Fp8State::Row& row : state.rows)
+    if (row.measured()) scales.push_back(row.scale);
+  const size_t without = state.rows.size() - scales.size();
+  return fmt::format("{}, {}: {} operands, amax histories of {} steps{}{}", key(config, "precision", "fp8"),
+                     key(config, "precision", "fp8_recipe"), state.rows.size(), state.history_len,
+                     scales.empty() ? ""
+                                    : fmt::format(", scales from {:.4g} to {:.4g}", std::ranges::min(scales),
+                                                  std::ranges::max(scales)),
+                     without == 0 ? "" : fmt::format(", {} without a scale yet", without));
 }
 
 void verify(const checkpoint::Reader& reader, uint64_t bytes) {

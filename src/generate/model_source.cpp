@@ -50,7 +50,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::vector<
     source->title_ = fmt::format("{}, step {}", reader->folder().string(), reader->progress().step);
     source->model_ = config.model;
     source->precision_ = config.precision;
-    source->data_ = config.data;
+    if (!config.data.synthetic) source->data_ = config.data;  // an import says nothing about documents
     source->tokenizer_ = config.data.tokenizer;
     if (source->tokenizer_ != "bytes") files = checkpoint::find_kept_folder(reader->folder());
     const bool adapted = reader->manifest().base.has_value();

@@ -21,7 +21,7 @@ class ModelSource {
   const config::ModelConfig& model() const { return model_; }
   /// The precision of the training run; defaults if unknown.
   const config::PrecisionConfig& precision() const { return precision_; }
-  /// The data of the training run; nullopt if unknown.
+  /// The data of the training run; nullopt if unknown or synthetic, as after te-convert import and for foreign models.
   const std::optional<config::DataConfig>& data() const { return data_; }
   /// Argument for make_tokenizer(); empty if unknown.
   const std::string& tokenizer() const { return tokenizer_; }

@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "convert/commands.h"
 #include "convert/foreign_model.h"
 #include "convert/output_folder.h"
+#include "convert/peft.h"
 #include "core/error.h"
 
 namespace te::convert {
@@ -40,6 +43,19 @@ struct Merged {
   fs::path tokenizer;  ///< folder with the tokenizer's files; empty if there is none
 };
 
+/// The config of the last adapter run, as of a run that trained the merged weights; nullopt if all adapters are PEFT
+/// folders, which name no run.
+std::optional<config::Config> last_run(const std::vector<std::string>& adapters) {
+  for (const std::string& path : std::views::reverse(adapters)) {
+    if (is_peft_folder(path)) continue;
+    config::Config config = checkpoint::Reader(path).run_config();
+    config.adapter = {};
+    config.checkpoint.init_from.clear();
+    return config;
+  }
+  return {};
+}
+
 Merged open(const MergeArguments& arguments) {
   Merged merged;
   const fs::path path =
@@ -55,6 +71,12 @@ Merged open(const MergeArguments& arguments) {
     adapters.erase(adapters.begin());
   }
   merged.weights = with_adapters(std::move(merged.weights), config.model, adapters);
+  // Precision and data are what the weights were last trained with: export and te-generate use them.
+  if (std::optional<config::Config> run = last_run(arguments.adapters)) {
+    if (!arguments.base.empty()) run->model = config.model;
+    config::validate(*run);
+    merged.config = config::to_yaml(*run);
+  }
   merged.tokenizer =
       is_foreign_model(path) ? path : checkpoint::find_kept_folder(checkpoint::Reader(path).folder());
   return merged;

@@ -353,7 +353,10 @@ int body(te::parallel::World& world, int argc, char** argv) {
   }
   te::init_log(world.leader() ? te::log_level(o.level) : te::LogLevel::error);
   if (plan.chosen()) {
-    if (world.leader()) print_tables(plan.run(config, world));
+    if (!world.leader()) return 0;
+    const std::string report = plan.run(config, world);
+    for (const std::string& line : te::train::missing_decoder_files(config)) print_tables(line + "\n");
+    print_tables(report);
     return 0;
   }
   if (!o.show.dry_run && !o.show.schedule)

@@ -12,6 +12,7 @@
 #include "generate/run_config.h"
 #include "generate/text_stream.h"
 #include "text/tokenizer.h"
+#include "train/data_check.h"
 #include "train/run_decoder.h"
 
 namespace te::apps {
@@ -32,26 +33,13 @@ generate::GenerateOptions options_of(const config::Config& config, const text::T
 
 class DecodedSamples final : public train::SampleMaker {
  public:
-  DecodedSamples(const config::Config& config, const Context& context, const parallel::Groups& groups)
-      : context_(own_context(context)),
-        texts_(config.logging.generate_prompts),
-        tokenizer_(open_run_tokenizer(config)),
-        options_(options_of(config, *tokenizer_)) {
-    const int64_t longest = generate::longest_sequence(config.model);
-    int64_t length = 0;
-    for (const std::string& text : texts_) {
-      try {
-        prompts_.push_back(
-            generate::Generator::encode(*tokenizer_, text, options_, config.model.vocab_size, longest));
-      } catch (const UserError& error) {
-        user_error("logging.generate_prompts: prompt {}: {}", prompts_.size() + 1, error.what());
-      }
-      const auto own = static_cast<int64_t>(prompts_.back().size());
-      length = std::max(length, std::min(longest, own + options_.max_tokens));
-    }
+  DecodedSamples(const config::Config& config, const Context& context, const parallel::Groups& groups,
+                 bool has_tokenizer)
+      : context_(own_context(context)), texts_(config.logging.generate_prompts) {
+    const int64_t length = has_tokenizer ? encode_prompts(config) : config.model.seq_length;
     decoder_ = std::make_unique<generate::Decoder>(
         run_decoder_config(config, length), groups,
-        generate::DecoderSizes{.batch = static_cast<int64_t>(std::min(kBatch, prompts_.size()))});
+        generate::DecoderSizes{.batch = static_cast<int64_t>(std::min(kBatch, texts_.size()))});
   }
 
   void plan(MemoryPlan& plan) override { decoder_->plan(plan, context_, false); }
@@ -78,6 +66,25 @@ class DecodedSamples final : public train::SampleMaker {
   }
 
  private:
+  /// Returns the length of the longest prompt with its completion.
+  int64_t encode_prompts(const config::Config& config) {
+    tokenizer_ = open_run_tokenizer(config);
+    options_ = options_of(config, *tokenizer_);
+    const int64_t longest = generate::longest_sequence(config.model);
+    int64_t length = 0;
+    for (const std::string& text : texts_) {
+      try {
+        prompts_.push_back(
+            generate::Generator::encode(*tokenizer_, text, options_, config.model.vocab_size, longest));
+      } catch (const UserError& error) {
+        user_error("logging.generate_prompts: prompt {}: {}", prompts_.size() + 1, error.what());
+      }
+      const auto own = static_cast<int64_t>(prompts_.back().size());
+      length = std::max(length, std::min(longest, own + options_.max_tokens));
+    }
+    return length;
+  }
+
   Context context_;
   std::vector<std::string> texts_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
@@ -91,7 +98,13 @@ class DecodedSamples final : public train::SampleMaker {
 std::unique_ptr<train::SampleMaker> make_sample_maker(const config::Config& config, const Context& context,
                                                       const parallel::Groups& groups) {
   if (config.logging.generate_every == 0) return nullptr;
-  return std::make_unique<DecodedSamples>(config, context, groups);
+  return std::make_unique<DecodedSamples>(config, context, groups, true);
+}
+
+std::unique_ptr<train::SampleMaker> plan_sample_maker(const config::Config& config, const Context& context,
+                                                      const parallel::Groups& groups) {
+  if (config.logging.generate_every == 0) return nullptr;
+  return std::make_unique<DecodedSamples>(config, context, groups, train::has_tokenizer(config));
 }
 
 }  // namespace te::apps

@@ -15,4 +15,8 @@ namespace te::apps {
 std::unique_ptr<train::SampleMaker> make_sample_maker(const config::Config& config, const Context& context,
                                                       const parallel::Groups& groups);
 
+/// For a memory plan only: without the tokenizer on this machine, its KV cache is for sequences of the context length.
+std::unique_ptr<train::SampleMaker> plan_sample_maker(const config::Config& config, const Context& context,
+                                                      const parallel::Groups& groups);
+
 }  // namespace te::apps

@@ -14,6 +14,7 @@
 #include "generate/evaluation/task_files.h"
 #include "generate/run_config.h"
 #include "text/tokenizer.h"
+#include "train/data_check.h"
 #include "train/run_decoder.h"
 
 namespace te::apps {
@@ -56,17 +57,9 @@ std::vector<train::TaskResult> results_of(const std::vector<generate::EvaluatedT
 class DecodedTasks final : public train::Evaluator {
  public:
   DecodedTasks(const config::Config& config, const Context& context, parallel::World& world,
-               const parallel::Groups& groups)
+               const parallel::Groups& groups, bool has_files)
       : context_(own_context(context)), world_(world) {
-    const std::unique_ptr<text::Tokenizer> tokenizer = open_run_tokenizer(config);
-    const generate::RequestEncoder encoder(*tokenizer, generate::adds_begin_of_document(*tokenizer),
-                                           config.model.vocab_size, generate::longest_sequence(config.model));
-    int64_t longest = 1;
-    for (generate::Task& task : read_tasks(config.evaluation)) {
-      tokens_.push_back(generate::tokenize(task, encoder));
-      longest = std::max(longest, generate::longest_inputs(tokens_.back().groups));
-      tasks_.push_back({std::move(task), {}, {}});
-    }
+    const int64_t longest = has_files ? tokenize_tasks(config) : config.model.seq_length;
     const config::Config own = run_decoder_config(config, longest);
     generate::DecoderSizes sizes =
         generate::evaluation_sizes(context.is_cuda(), own, config.evaluation.batch);
@@ -95,6 +88,20 @@ class DecodedTasks final : public train::Evaluator {
   }
 
  private:
+  /// Reads the tasks and returns the length of the longest input.
+  int64_t tokenize_tasks(const config::Config& config) {
+    const std::unique_ptr<text::Tokenizer> tokenizer = open_run_tokenizer(config);
+    const generate::RequestEncoder encoder(*tokenizer, generate::adds_begin_of_document(*tokenizer),
+                                           config.model.vocab_size, generate::longest_sequence(config.model));
+    int64_t longest = 1;
+    for (generate::Task& task : read_tasks(config.evaluation)) {
+      tokens_.push_back(generate::tokenize(task, encoder));
+      longest = std::max(longest, generate::longest_inputs(tokens_.back().groups));
+      tasks_.push_back({std::move(task), {}, {}});
+    }
+    return longest;
+  }
+
   /// The metrics of a task with NaN as values.
   static std::vector<generate::Metric> metrics_without_scores(const generate::Task& task) {
     std::vector<generate::DocumentScores> none;
@@ -136,7 +143,14 @@ class DecodedTasks final : public train::Evaluator {
 std::unique_ptr<train::Evaluator> make_evaluator(const config::Config& config, const Context& context,
                                                  parallel::World& world, const parallel::Groups& groups) {
   if (config.evaluation.every == 0) return nullptr;
-  return std::make_unique<DecodedTasks>(config, context, world, groups);
+  return std::make_unique<DecodedTasks>(config, context, world, groups, true);
+}
+
+std::unique_ptr<train::Evaluator> plan_evaluator(const config::Config& config, const Context& context,
+                                                 parallel::World& world, const parallel::Groups& groups) {
+  if (config.evaluation.every == 0) return nullptr;
+  const bool has_files = train::has_tokenizer(config) && train::has_task_data(config);
+  return std::make_unique<DecodedTasks>(config, context, world, groups, has_files);
 }
 
 }  // namespace te::apps

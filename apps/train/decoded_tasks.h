@@ -17,4 +17,9 @@ namespace te::apps {
 std::unique_ptr<train::Evaluator> make_evaluator(const config::Config& config, const Context& context,
                                                  parallel::World& world, const parallel::Groups& groups);
 
+/// For a memory plan only: without the tokenizer or the task data on this machine, it has no tasks, and its KV cache
+/// is for sequences of the context length.
+std::unique_ptr<train::Evaluator> plan_evaluator(const config::Config& config, const Context& context,
+                                                 parallel::World& world, const parallel::Groups& groups);
+
 }  // namespace te::apps

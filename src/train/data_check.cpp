@@ -126,8 +126,30 @@ void check_same_data(const std::string& checkpoint, const std::vector<checkpoint
   }
 }
 
-std::vector<std::string> check_planned_data(const config::Config& config) {
+bool has_tokenizer(const config::Config& config) {
+  std::error_code error;
+  const std::string& spec = config.data.tokenizer;
+  return spec.empty() || spec == "bytes" || fs::exists(spec, error) ||
+         !checkpoint::find_kept_folder(config.checkpoint.directory).empty();
+}
+
+bool has_task_data(const config::Config& config) {
+  std::error_code error;
+  return fs::exists(config.evaluation.data, error);
+}
+
+std::vector<std::string> missing_decoder_files(const config::Config& config) {
   std::vector<std::string> lines;
+  const bool tasks = config.evaluation.every > 0;
+  if ((tasks || config.logging.generate_every > 0) && !has_tokenizer(config))
+    lines.push_back(not_checked("data.tokenizer", config.data.tokenizer));
+  if (tasks && !has_task_data(config))
+    lines.push_back(not_checked("evaluation.data", config.evaluation.data));
+  return lines;
+}
+
+std::vector<std::string> check_planned_data(const config::Config& config) {
+  std::vector<std::string> lines = missing_decoder_files(config);
   std::error_code error;
   const std::string& resume = config.checkpoint.resume;
   for (const auto& [key, path] : {std::pair{"checkpoint.init_from", config.checkpoint.init_from},
@@ -139,9 +161,9 @@ std::vector<std::string> check_planned_data(const config::Config& config) {
   leave_out_missing("data.train", data.train, lines);
   for (config::ValidationSet& set : data.valid) leave_out_missing(key_of(set), set.sources, lines);
   std::erase_if(data.valid, [](const config::ValidationSet& set) { return set.sources.empty(); });
-  if (!data.tokenizer.empty() && data.tokenizer != "bytes" && !fs::exists(data.tokenizer, error) &&
-      checkpoint::find_kept_folder(config.checkpoint.directory).empty()) {
-    lines.push_back(not_checked("data.tokenizer", data.tokenizer));
+  if (!has_tokenizer(config)) {
+    const std::string line = not_checked("data.tokenizer", data.tokenizer);
+    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(line);
     data.tokenizer.clear();
   }
   check_data(data, config.model.vocab_size, config.checkpoint.directory);

@@ -28,6 +28,15 @@ std::string data_file_of(const std::string& prefix);
 void check_same_data(const std::string& checkpoint, const std::vector<checkpoint::Dataset>& saved,
                      const std::vector<checkpoint::Dataset>& now, bool refuse);
 
+/// Whether the run's tokenizer exists on this machine: the files of data.tokenizer, or those kept with its checkpoints.
+bool has_tokenizer(const config::Config& config);
+
+/// Whether the folder of evaluation.data exists on this machine.
+bool has_task_data(const config::Config& config);
+
+/// For --dry-run and --plan: a line about each of these that samples or evaluation tasks need and that is missing.
+std::vector<std::string> missing_decoder_files(const config::Config& config);
+
 /// For --dry-run: opens and checks data and tokenizer like a run, and returns lines about them. A run may be planned on
 /// another machine, so missing data is reported in a line; data that is present and unusable is a UserError, as in a
 /// run.

@@ -170,6 +170,46 @@ TEST_F(PlannedData, MayBeOnAnotherMachine) {
   TE_EXPECT_CONTAINS(result.out, "data.valid: " + none + ".idx does not exist on this machine: not checked");
 }
 
+// Without the tokenizer or the task data, the decoders are planned for sequences of the context length.
+TEST_F(PlannedData, OfSamplesAndTasksMayBeOnAnotherMachine) {
+  const std::string none = folder_ / "none", here = folder_ / "";
+  const std::string
+      tasks = " --set evaluation.every=2 --set evaluation.tasks=[hellaswag] --set evaluation.data=",
+      samples = " --set logging.generate_every=2 --set logging.generate_prompts=[a]",
+      tokenizer = " --set data.tokenizer=",
+      synthetic =
+          " --set training.eval_interval=0 --set data.synthetic=true --set data.train=[] --set data.valid=[]";
+  const auto line = [&](const std::string& key) {
+    return "warning: " + key + ": " + none + " does not exist on this machine: not checked";
+  };
+  const auto total = [](const std::string& out) {
+    const size_t begin = std::min(out.find("  total "), out.size());
+    return out.substr(begin, out.find('\n', begin) - begin);
+  };
+  const std::string without = total(plan("").out);
+  for (const auto& [overrides, keys] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {tasks + none + tokenizer + "bytes", {"evaluation.data"}},
+           {tasks + none + tokenizer + none, {"data.tokenizer", "evaluation.data"}},
+           {tasks + here + tokenizer + none, {"data.tokenizer"}},
+           {samples + tokenizer + none, {"data.tokenizer"}},
+           {samples + tokenizer + none + synthetic, {"data.tokenizer"}}}) {
+    SCOPED_TRACE(overrides);
+    const Result result = plan(overrides);
+    ASSERT_EQ(result.code, 0) << result.error;
+    for (const std::string key : {"data.tokenizer", "evaluation.data"}) {
+      const bool expected = std::ranges::find(keys, key) != keys.end();
+      EXPECT_EQ(result.out.find(line(key)) != std::string::npos, expected) << result.out;
+    }
+    EXPECT_NE(total(result.out), without);
+    const Result layouts =
+        folder_.run_raw("--plan 1 --gpu h100 --config " + (folder_ / "base.yaml") + overrides);
+    EXPECT_EQ(layouts.code, 0) << layouts.error;
+    for (const std::string& key : keys) TE_EXPECT_CONTAINS(layouts.out, line(key));
+  }
+  // As in a run, a folder without the data of a task is refused.
+  expect_refused(plan(tasks + here + tokenizer + "bytes"), "has no data of hellaswag");
+}
+
 TEST_F(PlannedData, UnusableIsRefusedAsInARun) {
   write_dataset(folder_ / "large", Documents(3, std::vector<int32_t>(90, 300)));
   expect_refused(plan("--set data.train=" + (folder_ / "large")),

@@ -36,6 +36,11 @@ bool is_import(const fs::path& folder) {
 
 void import(const ImportArguments& arguments) {
   const bool hugging_face = arguments.format == "huggingface";
+  if (std::error_code error; hugging_face && fs::is_regular_file(arguments.source, error))
+    user_error(
+        "{}: is a file, not the folder of a Hugging Face model; for a file of llama2.c, give --format "
+        "llama2c",
+        arguments.source);
   const ForeignModel model =
       hugging_face ? open_hugging_face(arguments.source) : open_llama2c(arguments.source);
   OutputFolder output(arguments.output, arguments.force, "a checkpoint that te-convert import made",

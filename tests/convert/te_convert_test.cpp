@@ -244,6 +244,11 @@ TEST_F(TeConvert, ErrorsAreOneLineAndLeaveNoFiles) {
   expect_refused("import /nowhere --out " + at("te"), "/nowhere/config.json: not found");
   expect_refused("import " + gpt2 + " --out /proc/nowhere", "cannot be created");
   expect_refused("import " + gpt2 + " --format llama2c --out " + at("te"), "gpt2");
+  write_bytes(folder_ / "stories.bin", "weights");
+  expect_refused(
+      "import " + at("stories.bin") + " --out " + at("te"),
+      "stories.bin: is a file, not the folder of a Hugging Face model; for a file of llama2.c, give "
+      "--format llama2c");
   expect_refused("import " + gpt2 + " --format pytorch --out " + at("te"), "--format");
   expect_refused("export /nowhere --out " + at("hf"), "/nowhere");
   ASSERT_EQ(convert("import " + gpt2 + " --out " + at("te")).code, 0);

@@ -14,6 +14,7 @@
 #include "convert/output_folder.h"
 #include "core/error.h"
 #include "text/tokenizer.h"
+#include "text/vocabulary_check.h"
 
 namespace te::convert {
 namespace {
@@ -60,6 +61,18 @@ std::vector<checkpoint::KeptFile> files_of(const std::string& tokenizer, const E
   if (files.empty())
     user_error("--tokenizer {}: not a tokenizer file or folder; give the tokenizer of the model", tokenizer);
   return files;
+}
+
+/// Warns if the tokenizer of --tokenizer seems to belong to another model.
+void check_vocabulary(const ExportArguments& arguments, const ExportSource& source) {
+  if (arguments.tokenizer.empty()) return;
+  std::string warning;
+  try {
+    warning = text::vocabulary_warning(*text::make_tokenizer(arguments.tokenizer),
+                                       source.reader.folder().string(), source.model.vocab_size);
+  } catch (const UserError&) {  // transformers may read tokenizers that te-convert cannot
+  }
+  if (!warning.empty()) fmt::print(stderr, "te-convert: warning: {}\n", warning);
 }
 
 /// The ids of a tokenizer's special tokens for config.json: null if there is no such token in the model's vocabulary.
@@ -112,6 +125,7 @@ void export_checkpoint(const ExportArguments& arguments) {
   const int64_t total = exported_bytes(source, options);  // errors come before the warnings below
   if (const std::string tokenizer = tokenizer_of(arguments, source); !tokenizer.empty()) {
     options.kept = files_of(tokenizer, arguments);
+    check_vocabulary(arguments, source);
     options.token_ids = [tokenizer, &source] { return token_ids(tokenizer, source.model.vocab_size); };
   }
   OutputFolder output(arguments.output, arguments.force, "the folder of a model (files and a config.json)",

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/printable.h"
 #include "generate/begin_token.h"
+#include "text/vocabulary_check.h"
 
 namespace te::generate {
 
@@ -101,15 +101,8 @@ std::unique_ptr<text::Tokenizer> TokenizerOptions::open(const ModelSource& sourc
         "with",
         source.title());
   auto tokenizer = text::make_tokenizer(chosen);
-  // Vocabulary sizes of a model and its tokenizer may differ in both directions, and token ids are checked when a text
-  // is encoded. Sizes that differ much may belong to different models.
-  const int64_t tokens = tokenizer->vocab_size(), model = source.model().vocab_size;
-  if (!spec.empty() && std::abs(tokens - model) > model / 10)
-    fmt::print(
-        stderr,
-        "warning: tokenizer {} has {} tokens, but the model of {} has {}: is it the one that the model was "
-        "trained with?\n",
-        printable(tokenizer->name()), tokens, printable(source.title()), model);
+  const std::string warning = text::vocabulary_warning(*tokenizer, source.title(), source.model().vocab_size);
+  if (!spec.empty() && !warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   if (begin && !tokenizer->begin_of_document())
     user_error("--begin: tokenizer {} has no begin-of-document token", tokenizer->name());
   return tokenizer;

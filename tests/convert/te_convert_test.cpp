@@ -235,6 +235,27 @@ TEST_F(TeConvert, ExportWarnsAboutAMissingTokenizer) {
   EXPECT_NE(exported.error.find("add one with --tokenizer PATH"), std::string::npos) << exported.error;
 }
 
+// The model has 61 tokens.
+TEST_F(TeConvert, ExportWarnsAboutATokenizerOfAnotherModel) {
+  ASSERT_EQ(convert("import " + fixture("qwen2").string() + " --out " + at("te")).code, 0);
+  for (const int tokens : {61, 257}) {
+    std::string vocabulary = "{";
+    for (int i = 1; i < tokens; ++i) vocabulary += fmt::format("\"t{}\": {}, ", i, i);
+    fs::create_directories(folder_ / "other");
+    write_bytes(folder_ / "other/vocab.json", vocabulary + R"("<|endoftext|>": 0})");
+    write_bytes(folder_ / "other/merges.txt", "#version: 0.2\n");
+    const RunResult exported =
+        convert("export " + at("te") + " --force --out " + at("back") + " --tokenizer " + at("other"));
+    ASSERT_EQ(exported.code, 0) << exported.error;
+    const std::string warning = fmt::format(
+        "te-convert: warning: tokenizer {} has 257 tokens, but the model of {} has 61: is it the one that "
+        "the "
+        "model was trained with?\n",
+        at("other"), at("te/step_00000000"));
+    EXPECT_EQ(exported.error, tokens == 61 ? "" : warning);
+  }
+}
+
 TEST_F(TeConvert, ErrorsAreOneLineAndLeaveNoFiles) {
   const std::string gpt2 = fixture("gpt2").string();
   expect_refused("", "a subcommand is required: import, export, ");

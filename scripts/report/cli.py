@@ -75,6 +75,8 @@ def check(options):
     if options.arm:
         check_arms(options)
     elif not experiment and len(options.runs) < 2:
+        if options.runs and not Path(options.runs[0]).exists():
+            raise UserError(f"{options.runs[0]}: no such file or folder; give runs, or a folder of te-experiment")
         raise UserError("runs: nothing to compare; give the baseline and at least one other run")
     if options.labels and len(options.labels) != len(options.runs):
         raise UserError(f"--labels: {len(options.labels)} labels for {len(options.runs)} runs; give one for each")

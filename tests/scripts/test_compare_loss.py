@@ -254,6 +254,7 @@ class Program(InFolder):
         bf16, fp8 = self.folder / "bf16", self.folder / "fp8"
         for arguments, expected in (
             ([bf16], "runs: nothing to compare"),
+            ([self.folder / "none"], "none: no such file or folder; "),
             ([bf16, self.folder / "none"], "no such file"),
             ([bf16, fp8, "--labels", "a"], "--labels"),
             ([bf16, fp8, "--smooth", "0"], "--smooth"),

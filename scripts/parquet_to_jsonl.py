@@ -26,7 +26,8 @@ try:
     import pyarrow.ipc
     import pyarrow.parquet
 except ImportError as error:
-    print(f"parquet_to_jsonl.py: error: {error}; pip install pyarrow", file=sys.stderr)
+    missing = isinstance(error, ModuleNotFoundError) and error.name == "pyarrow"  # not a module that pyarrow needs
+    print(f"parquet_to_jsonl.py: error: {reason(error)}{'; pip install pyarrow' if missing else ''}", file=sys.stderr)
     sys.exit(77)
 
 

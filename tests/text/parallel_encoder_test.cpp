@@ -41,7 +41,7 @@ std::string document(int number) {
   return text;
 }
 
-/// Exits with code 0 if more threads than the address space has room for are refused.
+/// Exits with code 0 if more threads than fit into the address space are refused.
 void start_threads_in_a_small_address_space() {
   const rlimit limit{size_t{1} << 30, size_t{1} << 30};  // 1,000 stacks take 8 GB
   if (::setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(3);

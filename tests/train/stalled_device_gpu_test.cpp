@@ -16,7 +16,7 @@
 namespace te {
 namespace {
 
-/// Two steps of 64 microbatches, more than 2,000 kernels; the stream stalls before the second one. Exits with code 7 if
+/// Two steps of 64 microbatches, more than 2,000 kernels; the device stalls before the second one. Exits with code 7 if
 /// the launches return.
 void stall() {
   config::Config config = testing::tiny_config(config::Family::llama);

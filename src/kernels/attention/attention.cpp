@@ -13,7 +13,7 @@ namespace {
 // Limits on a GPU. tiled_attention.h computes every shape within them that the other kernels do not support.
 constexpr int64_t kCudaMaxHeadDim = 256;
 constexpr int64_t kCudaHeadDimMultiple = 8;
-constexpr int64_t kCudaMaxSeq = 65535 * 64;  // longer ones have not been run
+constexpr int64_t kCudaMaxSeq = 65535 * 64;  // no longer one has been run
 
 const char* broken_rule(const AttentionShape& shape) {
   if (shape.batch <= 0 || shape.seq <= 0 || shape.num_heads <= 0 || shape.num_query_groups <= 0 ||

@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors.h"
 #include "config/adapter.h"
 #include "convert/architecture.h"
+#include "convert/foreign_model.h"
 #include "convert/json_keys.h"
 #include "convert/layout.h"
 #include "convert/peft_experts.h"
@@ -71,8 +72,8 @@ std::optional<LinearId> adaptable(const config::ModelConfig& model, const Parame
 /// this order.
 class Matrices {
  public:
-  Matrices(const config::ModelConfig& model, const std::string& source)
-      : layout_(hugging_face_layout(model, architecture_for(model, source))) {
+  Matrices(const config::ModelConfig& model, Architecture architecture, const std::string& source)
+      : layout_(hugging_face_layout(model, architecture)) {
     for (const ParameterLayout& parameter : layout_) {
       const std::optional<LinearId> id = adaptable(model, parameter.id);
       if (!id) continue;
@@ -351,7 +352,7 @@ Adapter open_peft(const std::filesystem::path& folder, const config::ModelConfig
   keys.given("exclude_modules");  // read for every adapter below
   keys.refuse_unread(kHarmlessKeys, "remove it if it does not change what the adapter computes");
   const std::string file = (folder / kWeights).string();
-  const Matrices matrices(model, folder.string());
+  const Matrices matrices(model, architecture_for(model, folder.string()), folder.string());
   TensorFiles files;
   files.add_safetensors(file);
   // The tensors say what is targeted: target_modules may be a pattern.
@@ -396,13 +397,22 @@ Adapter open_peft(const std::filesystem::path& folder, const config::ModelConfig
   return {adapter, std::move(weights), 0};
 }
 
+/// The class of an adapter's base, whose tensors PEFT names: that of a Hugging Face folder, or the one that te-convert
+/// export gives a checkpoint.
+Architecture architecture_of_base(const checkpoint::Reader& adapter, const config::ModelConfig& model) {
+  const std::filesystem::path& base = adapter.manifest().base->path;
+  if (is_foreign_model(base) && std::filesystem::is_directory(base))
+    return architecture_of(JsonKeys::of_file(base / "config.json"));
+  return architecture_for(model, adapter.folder().string());
+}
+
 int64_t write_peft(const checkpoint::Reader& reader, const std::filesystem::path& folder) {
   const config::Config config = reader.run_config();
   const config::AdapterConfig& adapter = config.adapter;
   if (adapter.train_norms || adapter.train_embeddings)
     user_error("{}: adapter.{} is not part of a PEFT adapter; run te-convert merge instead",
                reader.folder().string(), adapter.train_norms ? "train_norms" : "train_embeddings");
-  const Matrices all(config.model, reader.folder().string());
+  const Matrices all(config.model, architecture_of_base(reader, config.model), reader.folder().string());
   const std::vector<Matrix> matrices = all.targeted(adapter, config.model);
   const FusedTargets fused = fused_targets(config, reader.folder().string());
   std::vector<std::pair<const Matrix*, PeftTensors>> tensors;

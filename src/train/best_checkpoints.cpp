@@ -9,6 +9,7 @@
 #include "checkpoint/folder.h"
 #include "core/log.h"
 #include "train/batches.h"
+#include "train/config_changes.h"
 
 namespace te::train {
 
@@ -20,17 +21,15 @@ std::optional<double> deciding_loss(const std::string& set, const std::vector<Se
   return std::nullopt;
 }
 
-std::string deciding_samples(const config::Config& config, const std::vector<checkpoint::Dataset>& datasets) {
+std::string deciding_samples(const config::Config& config, int64_t samples,
+                             const std::vector<checkpoint::Dataset>& datasets) {
   const config::DataConfig& data = config.data;
-  if (data.valid.empty()) return "";
-  std::string text =
-      fmt::format("{} of {} tokens", config.training.eval_microbatches * config.training.micro_batch_size,
-                  config.model.seq_length);
+  if (samples == 0) return "";
+  std::string text = fmt::format("{} of {} tokens", samples, config.model.seq_length);
   if (data.document_mask) text += ", document_mask";
   if (data.eod_mask_loss) text += ", eod_mask_loss";
   if (data.overlong == config::Overlong::drop) text += ", without overlong ones";
-  for (const config::DataSource& source : data.valid.front().sources)
-    text += fmt::format(", {}", source.weight);
+  for (const double share : shares(data.valid.front().sources)) text += fmt::format(", {}", share);
   for (const checkpoint::Dataset& dataset : datasets)
     if (dataset.key == key_of(data.valid.front())) text += fmt::format(", xxh3:{:016x}", dataset.hash);
   return text;
@@ -53,7 +52,7 @@ void BestCheckpoints::restore(Validation& state, parallel::World& world) const {
         "the best losses so far are of validation set {}; best losses of {}, the first of data.valid, start",
         state.set, set_.empty() ? "no set" : set_);
     state = {};
-  } else if (!state.samples.empty() && state.samples != samples_) {
+  } else if (!state.samples.empty() && !samples_.empty() && state.samples != samples_) {
     log_warning(
         "the best losses so far are of other samples of data.valid ({}; now {}); best losses start over",
         state.samples, samples_);

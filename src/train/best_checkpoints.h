@@ -17,9 +17,10 @@ namespace te::train {
 /// The loss of `set` (DataConfig::deciding_set()); empty if that set was not evaluated.
 std::optional<double> deciding_loss(const std::string& set, const std::vector<SetLoss>& losses);
 
-/// Says which samples of which data give the deciding loss; losses of other samples are not comparable. `datasets`: of
-/// the run. Empty without validation.
-std::string deciding_samples(const config::Config& config, const std::vector<checkpoint::Dataset>& datasets);
+/// Says which samples of which data give the deciding loss; losses of other samples are not comparable. `samples`:
+/// their number; `datasets`: of the run. Empty without validation.
+std::string deciding_samples(const config::Config& config, int64_t samples,
+                             const std::vector<checkpoint::Dataset>& datasets);
 
 class BestCheckpoints {
  public:

@@ -91,13 +91,6 @@ std::optional<config::Config> config_before(const std::string& before) {
 /// The effect of changing data.train, whose weights are relative and whose paths have several spellings.
 std::string_view effect_on_data(const std::vector<config::DataSource>& before,
                                 const std::vector<config::DataSource>& now) {
-  const auto shares = [](const std::vector<config::DataSource>& sources) {
-    std::vector<double> weights;
-    for (const config::DataSource& source : sources) weights.push_back(source.weight);
-    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-    for (double& weight : weights) weight /= total;
-    return weights;
-  };
   if (shares(before) != shares(now))
     return "other samples in a different order: some data is repeated or skipped";
   const bool same = std::ranges::equal(
@@ -108,6 +101,14 @@ std::string_view effect_on_data(const std::vector<config::DataSource>& before,
 }
 
 }  // namespace
+
+std::vector<double> shares(const std::vector<config::DataSource>& sources) {
+  std::vector<double> weights;
+  for (const config::DataSource& source : sources) weights.push_back(source.weight);
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (double& weight : weights) weight /= total;
+  return weights;
+}
 
 std::string describe_config_changes(const std::string& before, const config::Config& now, int64_t step) {
   std::string text;

@@ -189,7 +189,8 @@ Outcome Trainer::run(Requests& requests, const Record& record) {
     if (world_.leader() && !start.checkpoint.empty())
       check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check);
   });
-  best_checkpoints_.resume(start.progress.validation, deciding_samples(config_, datasets_), world_);
+  const int64_t samples = batches_->validation_sets() > 0 ? batches_->validation_samples(0) : 0;
+  best_checkpoints_.resume(start.progress.validation, deciding_samples(config_, samples, datasets_), world_);
   const checkpoint::Progress& progress = start.progress;
   checkpoint_manager_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);
   if (progress.step >= config_.training.train_steps) {

@@ -142,6 +142,16 @@ TEST_F(Evaluation, RunWithoutImprovementStops) {
   EXPECT_GT(folder_.csv("a").size(), 8u);
 }
 
+// A set that is evaluated to its end has the same samples with every microbatch size, and weights are relative.
+TEST_F(Evaluation, TheSameSamplesKeepTheBestLosses) {
+  const Overrides common = often_ + Overrides{"training.eval_microbatches=1000", "checkpoint.keep_best=1",
+                                              "training.early_stopping_patience=50"};
+  run("a", common + Overrides{"training.train_steps=3"});
+  const Result resumed = run("a", common + Overrides{"checkpoint.resume=auto", "training.micro_batch_size=1",
+                                                     "data.valid=[[0.5, " + (folder_ / "valid") + "]]"});
+  EXPECT_EQ(resumed.out.find("best losses"), std::string::npos) << resumed.out;
+}
+
 // The mean over no tokens must not be 0, which would be the best loss.
 TEST_F(Evaluation, SetWithoutCountedTokensIsRefused) {
   write_dataset(folder_ / "single", testing::Documents(40, std::vector<int32_t>(1, 'x')));

@@ -5,13 +5,14 @@
 
 #include "checkpoint/kept_files.h"
 #include "model/pipeline_chunks.h"
+#include "train/kept_tokenizer.h"
 
 namespace te::apps {
 
 std::unique_ptr<text::Tokenizer> open_run_tokenizer(const config::Config& config) {
   std::string spec = config.data.tokenizer;
   if (spec != "bytes" && checkpoint::tokenizer_files(spec).empty()) {
-    const std::filesystem::path kept = checkpoint::find_kept_folder(config.checkpoint.directory);
+    const std::filesystem::path kept = train::kept_by_resumed(config.checkpoint);
     if (!kept.empty()) spec = kept.string();
   }
   return text::make_tokenizer(spec);

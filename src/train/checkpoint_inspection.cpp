@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/kept_files.h"
 #include "checkpoint/loader.h"
 #include "core/error.h"
 #include "kernels/tensor_stats/tensor_stats.h"
@@ -41,8 +42,7 @@ Batches open_batches(const config::Config& config, const checkpoint::Reader& rea
                                  .vocab_size = config.model.vocab_size,
                                  .seed = config.training.seed,
                                  .micro_batch_size = config.training.micro_batch_size});
-    // The tokenizer is kept next to the checkpoint.
-    check_data(config.data, config.model.vocab_size, reader.folder().parent_path().string());
+    check_data(config.data, config.model.vocab_size, checkpoint::find_kept_folder(reader.folder()));
     return batches;
   } catch (const UserError& error) {
     const std::string message = error.what(), key = "data.train";

@@ -57,8 +57,8 @@ std::string content_of(const checkpoint::Dataset& dataset) {
 }
 
 std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int64_t vocab_size,
-                                            const std::string& checkpoint_directory) {
-  const std::unique_ptr<text::Tokenizer> tokenizer = check_tokenizer(data.tokenizer, checkpoint_directory);
+                                            const fs::path& kept_tokenizer) {
+  const std::unique_ptr<text::Tokenizer> tokenizer = check_tokenizer(data.tokenizer, kept_tokenizer);
   data::DatasetCheck check = {.vocab_size = vocab_size,
                               .tokenizer = {},
                               .tokenizer_key = "data.tokenizer",
@@ -130,7 +130,7 @@ bool has_tokenizer(const config::Config& config) {
   std::error_code error;
   const std::string& spec = config.data.tokenizer;
   return spec.empty() || spec == "bytes" || fs::exists(spec, error) ||
-         !checkpoint::find_kept_folder(config.checkpoint.directory).empty();
+         !kept_by_resumed(config.checkpoint).empty();
 }
 
 bool has_task_data(const config::Config& config) {
@@ -166,7 +166,7 @@ std::vector<std::string> check_planned_data(const config::Config& config) {
     if (std::ranges::find(lines, line) == lines.end()) lines.push_back(line);
     data.tokenizer.clear();
   }
-  check_data(data, config.model.vocab_size, config.checkpoint.directory);
+  check_data(data, config.model.vocab_size, kept_by_resumed(config.checkpoint));
   const bool has_train = !data.train.empty();
   data.synthetic = !has_train;
   const Batches batches(BatchOptions{

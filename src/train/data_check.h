@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,9 @@ std::string content_of(const checkpoint::Dataset& dataset);
 
 /// Called on one rank. UserError when data.tokenizer cannot be used (kept_tokenizer.h), or a dataset was made with
 /// another tokenizer (unless data.check is false), has token IDs beyond the vocabulary, or is damaged.
-/// `checkpoint_directory`: where the kept tokenizer is. Returns the datasets as a checkpoint records them.
+/// Returns the datasets as a checkpoint records them.
 std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int64_t vocab_size,
-                                            const std::string& checkpoint_directory);
+                                            const std::filesystem::path& kept_tokenizer);
 
 /// The file with the tokens of a dataset, as the same text for all spellings of its path.
 std::string data_file_of(const std::string& prefix);

@@ -48,10 +48,14 @@ bool are_equal(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const fs::path& directory) {
+fs::path kept_by_resumed(const config::CheckpointConfig& config) {
+  if (config.resume == "never") return {};
+  return checkpoint::find_kept_folder(config.resume == "auto" ? config.directory : config.resume);
+}
+
+std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const fs::path& kept) {
   if (!names_files(spec)) return spec.empty() ? nullptr : text::make_tokenizer(spec);
   if (checkpoint::tokenizer_files(spec).empty()) {
-    const fs::path kept = checkpoint::find_kept_folder(directory);
     if (!kept.empty() && checkpoint::has_tokenizer(kept))  // resumed on another machine
       return text::make_tokenizer(kept.string());
     if (!kept.empty()) return nullptr;
@@ -65,11 +69,10 @@ std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const 
 
 void keep_tokenizer(const std::string& spec, const fs::path& directory,
                     const std::vector<fs::path>& origins) {
-  if (spec == "bytes") return;
   std::vector<checkpoint::KeptFile> files;
   if (names_files(spec)) files = checkpoint::tokenizer_files(spec);
   const fs::path origin = first_kept(origins);
-  if (!origin.empty()) {
+  if (!origin.empty() && spec != "bytes") {
     const std::vector<checkpoint::KeptFile> of_origin = checkpoint::kept_files(origin);
     if (files.empty()) {
       files = of_origin;
@@ -78,6 +81,9 @@ void keep_tokenizer(const std::string& spec, const fs::path& directory,
       std::ranges::copy_if(of_origin, std::back_inserter(files), has_token_ids);
     }
   }
+  std::error_code error;
+  if (files.empty() && !fs::equivalent(origin, directory / checkpoint::kKeptFolder, error))
+    fs::remove_all(directory / checkpoint::kKeptFolder, error);  // of an earlier run
   if (!files.empty() && checkpoint::keep_files(files, directory))
     log_info("checkpoints include the tokenizer of {}", files.front().source.parent_path().string());
 }

@@ -55,7 +55,7 @@ void Trainer::open_data() {
   world_.run_collectively([&] {
     // First, since it says what is wrong with a dataset; sources only find a token that is too large.
     if (world_.local_rank() == 0)
-      datasets_ = check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
+      datasets_ = check_data(config_.data, config_.model.vocab_size, kept_by_resumed(config_.checkpoint));
     batches_ = std::make_unique<Batches>(
         BatchOptions{.data = config_.data,
                      .seq_length = config_.model.seq_length,

@@ -308,5 +308,32 @@ TEST_F(RunFolders, PipeInsteadOfAFileDoesNotHang) {
   expect_refused(run(resume), "is a pipe, not a regular file");
 }
 
+// An earlier run in the same folder, for example before --overwrite, may have had another tokenizer.
+TEST_F(RunFolders, TokenizerOfAnEarlierRunIsNotUsed) {
+  const std::string missing = folder_ / "missing";
+  const auto kept_in = [&](const std::string& run) {
+    return fs::path(folder_.run_folder(run)) / "checkpoints/hugging_face";
+  };
+  const auto leave = [&](const std::string& run) {
+    fs::create_directories(kept_in(run));
+    fs::copy_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/precompiled.json",
+                  kept_in(run) / "tokenizer.json", fs::copy_options::overwrite_existing);
+  };
+  const auto is_left = [&](const std::string& run, const Overrides& overrides) {
+    leave(run);
+    const Result result = folder_.run(run, overrides);
+    EXPECT_EQ(result.code, 0) << result.error;
+    return fs::exists(kept_in(run));
+  };
+  leave("a");
+  expect_refused(folder_.run("a", {"data.tokenizer=" + missing}), "not a tokenizer file or folder");
+  EXPECT_FALSE(is_left("a", {}));
+  EXPECT_FALSE(is_left("b", {"data.tokenizer=bytes"}));
+  // A run that resumes its own checkpoint keeps it, and it stands in for files that are missing.
+  const Overrides more = {"checkpoint.resume=auto", "data.check=false"};
+  EXPECT_TRUE(is_left("a", more + Overrides{"training.train_steps=7"}));
+  EXPECT_TRUE(is_left("a", more + Overrides{"training.train_steps=8", "data.tokenizer=" + missing}));
+}
+
 }  // namespace
 }  // namespace te

@@ -17,8 +17,9 @@
 #include "text/chat/chat_template.h"
 #include "text/chat/conversation.h"
 #include "text/chat/rendered.h"
-#include "text/readers/document_reader.h"
 #include "text/readers/input_files.h"
+#include "text/readers/json_records.h"
+#include "text/readers/text_format.h"
 #include "text/tokenizer.h"
 
 namespace te::data {
@@ -178,7 +179,8 @@ void instruct(const InstructArguments& arguments) {
         ++without_response;
         return;
       }
-      (arguments.outputs.is_valid_document(conversations) ? *valid : train).add(encoded);
+      MaskedWriter& writer = arguments.outputs.is_valid_document(conversations) ? *valid : train;
+      text::bypass_on_bad([&] { writer.add(encoded); });
       ++conversations;
       cut += encoded.cut ? 1 : 0;
     };

@@ -263,6 +263,24 @@ TEST(TeDataFiles, AFullDiskKeepsTheOldDataset) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out.idx.tmp"));
 }
 
+// Otherwise --skip-bad-lines would count the conversation as a bad line and publish the others without its tokens.
+TEST(TeDataFiles, AFullDiskIsNoBadLine) {
+  TextFolder folder;
+  write_dataset(folder / "out", {{1, 2, 3}});
+  const std::string small = "{\"q\": \"x\", \"a\": \"y\"}\n";
+  write_file(folder / "c.jsonl",
+             small + "{\"q\": \"x\", \"a\": \"" + std::string(3000000, 'a') + "\"}\n" + small);
+  const Result result =
+      run_te_data(folder,
+                  "instruct --force --skip-bad-lines --tokenizer bytes --template plain --prompt-field q "
+                  "--response-field a --input " +
+                      (folder / "c.jsonl") + " --output " + (folder / "out"),
+                  "ulimit -f 2000; ");
+  expect_refused(result, "out.bin.tmp: cannot be written");
+  EXPECT_EQ(read_dataset(folder / "out"), (Documents{{1, 2, 3}}));
+  expect_no_dataset(folder / "out_mask");
+}
+
 // Otherwise the next try would be refused, because one of the sets exists.
 TEST(TeDataFiles, AFullDiskAtTheSecondSetWritesNone) {
   TextFolder folder;

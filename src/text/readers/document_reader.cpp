@@ -1,7 +1,6 @@
 // A text document is collected line by line until its boundary, or until it reaches the size of a chunk.
 #include "text/readers/document_reader.h"
 
-#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -128,26 +127,14 @@ std::optional<int64_t> read_documents(const std::string& path, const DocumentOpt
   if (format == TextFormat::kText) return TextDocuments(lines, options, on_chunk).read();
   const JsonLayout layout = format == TextFormat::kJsonl ? JsonLayout::kLines : JsonLayout::kList;
   int64_t bytes = 0;
-  // An exception of on_chunk must bypass the reader, which attributes UserErrors to the JSON object.
-  std::exception_ptr failed;
-  struct ChunkFailed {};
   const auto on_record = [&](const JsonRecord& record) {
     bytes += record.bytes;
     const std::string& text = string_field(record, options.json_field, "--jsonl-field");
     if (text.empty()) return;
-    try {
-      on_chunk({text, true, bytes});
-    } catch (...) {
-      failed = std::current_exception();
-      throw ChunkFailed();
-    }
+    bypass_on_bad([&] { on_chunk({text, true, bytes}); });
     bytes = 0;
   };
-  try {
-    read_json_records(lines, layout, on_record, on_bad);
-  } catch (const ChunkFailed&) {
-    std::rethrow_exception(failed);
-  }
+  read_json_records(lines, layout, on_record, on_bad);
   return std::nullopt;
 }
 

@@ -1,5 +1,7 @@
 #include "text/readers/json_records.h"
 
+#include <exception>
+
 #include "core/error.h"
 #include "core/json.h"
 #include "text/readers/line_reader.h"
@@ -10,6 +12,11 @@ namespace {
 
 using OnRecord = std::function<void(const JsonRecord& record)>;
 using OnBad = std::function<void(const std::string& message)>;
+
+/// An exception that take_object() must not catch.
+struct BypassingError {
+  std::exception_ptr error;
+};
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
@@ -135,7 +142,19 @@ void read_json_records(const std::string& path, JsonLayout layout, const OnRecor
 void read_json_records(LineReader& lines, JsonLayout layout, const OnRecord& on_record, const OnBad& on_bad) {
   if (layout == JsonLayout::kByContent)
     layout = is_json_list(lines.peek(kFormatHead)) ? JsonLayout::kList : JsonLayout::kLines;
-  layout == JsonLayout::kLines ? read_lines(lines, on_record, on_bad) : read_list(lines, on_record, on_bad);
+  try {
+    layout == JsonLayout::kLines ? read_lines(lines, on_record, on_bad) : read_list(lines, on_record, on_bad);
+  } catch (const BypassingError& bypassing) {
+    std::rethrow_exception(bypassing.error);
+  }
+}
+
+void bypass_on_bad(const std::function<void()>& use) {
+  try {
+    use();
+  } catch (...) {
+    throw BypassingError{std::current_exception()};
+  }
 }
 
 const nlohmann::json* find_field(const nlohmann::json& object, std::string_view path) {

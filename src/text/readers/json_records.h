@@ -33,6 +33,10 @@ void read_json_records(LineReader& lines, JsonLayout layout,
                        const std::function<void(const JsonRecord& record)>& on_record,
                        const std::function<void(const std::string& message)>& on_bad = {});
 
+/// For on_record: calls `use`, whose exceptions read_json_records() passes to its caller even if on_bad is given. For
+/// errors that the object does not cause, such as a failed write.
+void bypass_on_bad(const std::function<void()>& use);
+
 /// The value of a field; null if there is none. A dotted path descends into objects: `a.b` is field b of the object in
 /// field a, unless there is a field named `a.b`.
 const nlohmann::json* find_field(const nlohmann::json& object, std::string_view path);

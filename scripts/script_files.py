@@ -70,7 +70,8 @@ def refuse_input(option, path, inputs):
 @contextlib.contextmanager
 def complete_lines(path, inputs):
     """complete_file() for JSON lines; standard output without `path`. The reader of a pipe cannot see that the script has
-    failed and would take the lines so far for the whole: then the last line is not JSON, so that te-data stops."""
+    failed and would take the lines so far for the whole: then the last line says so, and te-data stops
+    (is_script_failure() in src/text/readers/text_format.h)."""
     if path and without_compression(path) != Path(path):
         fail(f"--out: {path}: is written without compression; end its name with .jsonl")
     if path:

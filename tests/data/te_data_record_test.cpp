@@ -206,6 +206,28 @@ TEST(TeDataReports, SkipBadLinesSkipsAndCountsTexts) {
   EXPECT_EQ(run_te_data(folder, call + " --force --skip-bad-lines").code, 2);
 }
 
+// The scripts' last line in a pipe is no bad line: otherwise the dataset would be truncated without an error.
+TEST(TeDataReports, AFailedScriptEndsSkippingOfBadLines) {
+  TextFolder folder;
+  const std::string failed = "incomplete: render_chat.py has failed\n";
+  const std::string rendered = R"({"text": "q", "segments": [{"text": "a", "loss": 1}]})"
+                               "\n";
+  const std::string to =
+      " --skip-bad-lines --tokenizer bytes --input - --output " + (folder / "a") + " <" + (folder / "in");
+  for (const std::string& call :
+       {std::string("instruct --rendered"), std::string("instruct --rendered --format json"),
+        std::string("tokenize"), std::string("tokenize --format jsonl")}) {
+    SCOPED_TRACE(call);
+    for (const std::string& lines : {std::string(), rendered + rendered, rendered + "{\"text\": \"\n"}) {
+      write_file(folder / "in", lines + failed);
+      const Result result = run_te_data(folder, call + to);
+      EXPECT_EQ(result.code, 2);
+      TE_EXPECT_CONTAINS(result.error, "the script that wrote this input has failed");
+      expect_no_dataset(folder / "a");
+    }
+  }
+}
+
 TEST(TeDataReports, RenderedConversationsNeedNoTemplate) {
   TextFolder folder;
   write_file(folder / "r.jsonl", R"({"segments": [{"text": "q\n", "loss": 0}, {"text": "a", "loss": 1}]})"

@@ -98,7 +98,10 @@ TextFormat guess_format(const std::string& path, LineReader& lines, const std::s
                         const std::function<void(const std::string&)>& on_guess) {
   const TextFormat named = format_of_name(path);
   if (named == TextFormat::kJsonl || named == TextFormat::kJson) return named;
-  const ContentFormat content = format_of_content(lines.peek(kFormatHead), field);
+  const std::string_view head = lines.peek(kFormatHead);
+  // All of the input if the script failed before its first object. The reader of JSON lines refuses it.
+  if (named == TextFormat::kAuto && is_script_failure(without_line_break(head))) return TextFormat::kJsonl;
+  const ContentFormat content = format_of_content(head, field);
   const bool json = content.format != TextFormat::kText;
   const TextFormat format = json && named == TextFormat::kAuto ? content.format : TextFormat::kText;
   if (!on_guess || (!json && !content.like_json)) return format;

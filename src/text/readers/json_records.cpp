@@ -49,11 +49,21 @@ void take_object(std::string_view text, const std::string& place, int64_t bytes,
   }
 }
 
+/// Must be called outside take_object(): --skip-bad-lines must not accept the part that the script has written.
+void check_script_succeeded(std::string_view line, const LineReader& lines) {
+  if (!is_script_failure(without_line_break(line))) return;
+  user_error(
+      "{}: the script that wrote this input has failed (see its error), so the input is incomplete; run it "
+      "again",
+      lines.place());
+}
+
 void read_lines(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad) {
   std::string_view line;
   while (lines.next_full_line(&line)) {
     line = without_line_break(line);
     if (line.find_first_not_of(kBlanks) == std::string_view::npos) continue;
+    check_script_succeeded(line, lines);
     take_object(line, lines.place(), lines.take_bytes(), on_record, on_bad);
   }
 }
@@ -123,6 +133,7 @@ void read_list(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad
   ListCutter cutter;
   LineReader::Line line;
   while (lines.next(&line)) {
+    if (line.begins && line.ends) check_script_succeeded(line.text, lines);
     for (const char c : line.text) {
       if (!cutter.take(c, lines)) continue;
       take_object(cutter.object(), cutter.place(), lines.take_bytes(), on_record, on_bad);

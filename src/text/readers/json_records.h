@@ -23,7 +23,8 @@ struct JsonRecord {
 /// Calls on_record for every object of the file ("-": standard input), in order. Blank lines are skipped. kList also
 /// accepts consecutive objects without a list around them. kByContent chooses the layout by the beginning of the file.
 /// UserError "FILE:LINE: what; remedy" for anything that is not an object. If `on_bad` is given, it gets the message
-/// for an object that is malformed or that on_record refuses with a UserError, and reading continues.
+/// for an object that is malformed or that on_record refuses with a UserError, and reading continues. A line that says
+/// that a script has failed (is_script_failure()) is a UserError even then.
 void read_json_records(const std::string& path, JsonLayout layout,
                        const std::function<void(const JsonRecord& record)>& on_record,
                        const std::function<void(const std::string& message)>& on_bad = {});

@@ -98,6 +98,10 @@ ContentFormat format_of_content(std::string_view head, std::string_view field) {
   return {TextFormat::kText, true};
 }
 
+bool is_script_failure(std::string_view line) {
+  return line.starts_with("incomplete: ") && line.ends_with(" has failed");
+}
+
 bool is_json_list(std::string_view head) {
   head = skip_blanks(head);
   if (head.starts_with('[')) return true;

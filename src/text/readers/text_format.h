@@ -27,6 +27,10 @@ struct ContentFormat {
 /// they have. Other JSON counts as text, because it can be anything (a config, a notebook).
 ContentFormat format_of_content(std::string_view head, std::string_view field);
 
+/// Whether a line (without its line break) is what a script of scripts/ writes last to a pipe if it fails:
+/// "incomplete: NAME has failed" (complete_lines() in script_files.py). It is never JSON.
+bool is_script_failure(std::string_view line);
+
 /// For content that is JSON: whether it is a list, or objects that span lines, rather than one object per line.
 bool is_json_list(std::string_view head);
 

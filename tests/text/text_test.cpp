@@ -433,5 +433,52 @@ TEST(DocumentReader, OnBadGetsErrorsOfTheLinesOnly) {
   EXPECT_TRUE(bad.empty());
 }
 
+// A malformed object with an odd number of quotes must not hide the objects up to the next such object.
+TEST(DocumentReader, OddQuotesCostOneObjectInEveryLayout) {
+  TextFolder folder;
+  constexpr int kObjects = 200;
+  const auto objects = [](const std::string& separator, const std::string& inside = "",
+                          const std::string& end = "") {
+    std::string all;
+    for (int i = 0; i < kObjects; ++i) {
+      const char* quote = i == 0 || i == 190 ? "\"" : "";
+      all +=
+          fmt::format("{0}{{{1}\"text\": \"a 5{2} disk\",{1}\"tags\": [{1}  {{\"text\": \"tag\"}}{1}]{3}}}",
+                      i == 0 ? "" : separator, inside, quote, end);
+    }
+    return all;
+  };
+  struct Case {
+    std::string name, bytes;
+  };
+  const std::string lines = objects("\n");
+  for (const Case& one : {Case{"a.jsonl", lines},
+                          {"a.json", lines},
+                          {"a.json.gz", gzip(lines)},
+                          {"list.json", "[\n" + objects(",\n") + "\n]\n"},
+                          {"compact.json", "[" + objects(",\n ") + "]"},
+                          {"leading.json", "[ " + objects("\n, ") + "\n]"},
+                          {"indented.json", "[\n  " + objects(",\n  ", "\n    ", "\n  ") + "\n]"},
+                          {"joined.json", "[" + objects(", ", "\n  ", "\n") + "]"},
+                          {"uneven.json", "[" + objects(",\n  ", "\n    ", "\n  ") + "]"}}) {
+    SCOPED_TRACE(one.name);
+    write_file(folder / one.name, one.bytes);
+    int documents = 0;
+    std::vector<std::string> bad;
+    text::read_documents(
+        folder / one.name, {},
+        [&](const text::DocumentChunk& chunk) {
+          EXPECT_EQ(chunk.text, "a 5 disk");
+          ++documents;
+        },
+        [&](const std::string& message) { bad.push_back(message); });
+    EXPECT_EQ(documents, kObjects - 2);
+    ASSERT_EQ(bad.size(), 2u);
+    TE_EXPECT_CONTAINS(bad.back(), "not valid JSON at byte");
+  }
+  TE_EXPECT_CONTAINS(user_error_of([&] { read_chunks(folder / "a.json", {}); }),
+                     "a.json:1: not valid JSON at byte");
+}
+
 }  // namespace
 }  // namespace te

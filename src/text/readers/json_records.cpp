@@ -1,5 +1,6 @@
 #include "text/readers/json_records.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "core/error.h"
@@ -68,15 +69,39 @@ void read_lines(LineReader& lines, const OnRecord& on_record, const OnBad& on_ba
   }
 }
 
-/// Splits a list into its objects by counting brackets outside strings; the JSON parser then checks each object.
+/// Splits a list into its objects by counting brackets outside strings; the JSON parser then checks each object. A line
+/// break in a string, which is never valid JSON, ends the object: otherwise a malformed object with an odd number of
+/// quotes would extend to the next such object. The lines up to the next object are then skipped.
 class ListCutter {
  public:
-  /// Adds the next character. True if it completes an object, which is then in object().
+  /// The part of a line to pass to take(); empty while lines are skipped.
+  std::string_view unskipped(const LineReader::Line& line) {
+    constexpr size_t kNone = std::string_view::npos;
+    if (!line.begins) return skipping_ ? std::string_view() : line.text;
+    line_indent_ = line.text.find_first_not_of(" \t\r\n,[");
+    if (depth_ > 0 && indent_limit_ == kNone && line_indent_ != kNone)
+      indent_limit_ = std::max(line_indent_, object_indent_ + 1);
+    if (!skipping_) return line.text;
+    if (line_indent_ == kNone || line_indent_ >= indent_limit_) return {};
+    // "}, {" ends and begins an object.
+    const size_t next = line.text.find_first_not_of(" \t,}", line_indent_);
+    if (next == kNone || (line.text[next] != '{' && line.text[next] != ']')) return {};
+    skipping_ = false;
+    return line.text.substr(next);
+  }
+
+  /// Adds the next character. True if it completes an object, or ends a malformed one, which is then in object().
   bool take(char c, const LineReader& lines) {
     if (depth_ == 0) return between(c, lines);
     object_ += c;
     constexpr size_t kLongest = size_t{1} << 30;
     if (object_.size() > kLongest) user_error("{}: the object is longer than 1 GiB; split it", place_);
+    if (in_string_ && c == '\n') {
+      in_string_ = escaped_ = false;
+      skipping_ = true;
+      depth_ = 0;
+      return true;
+    }
     if (in_string_) {
       in_string_ = escaped_ || c != '"';
       escaped_ = !escaped_ && c == '\\';
@@ -109,6 +134,8 @@ class ListCutter {
     } else if (c == '{' && state_ != State::kAfterList) {
       depth_ = 1;
       object_ = c;
+      object_indent_ = line_indent_;
+      indent_limit_ = std::string_view::npos;
       place_ = lines.place();
     } else {
       user_error(
@@ -125,7 +152,10 @@ class ListCutter {
 
   State state_ = State::kStart;
   int64_t depth_ = 0;
-  bool in_string_ = false, escaped_ = false;
+  bool in_string_ = false, escaped_ = false, skipping_ = false;
+  size_t line_indent_ = 0, object_indent_ = 0;
+  // Indentation of the object's second line: after a malformed object, what is indented as much may be inside it.
+  size_t indent_limit_ = std::string_view::npos;
   std::string object_, place_;
 };
 
@@ -134,7 +164,7 @@ void read_list(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad
   LineReader::Line line;
   while (lines.next(&line)) {
     if (line.begins && line.ends) check_script_succeeded(line.text, lines);
-    for (const char c : line.text) {
+    for (const char c : cutter.unskipped(line)) {
       if (!cutter.take(c, lines)) continue;
       take_object(cutter.object(), cutter.place(), lines.take_bytes(), on_record, on_bad);
     }

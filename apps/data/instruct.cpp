@@ -55,9 +55,12 @@ class MaskedWriter {
     tokens_.complete();
   }
 
-  void publish(int64_t seq_length) {
+  void publish() {
     mask_.publish();
     tokens_.publish();
+  }
+
+  void print_summary(int64_t seq_length) const {
     fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f}%) in the loss, longest {}\n",
                prefix_, conversations(), tokens_.num_tokens(), token_type_name(tokens_.token_type()),
                in_loss_, 100.0 * static_cast<double>(in_loss_) / static_cast<double>(tokens_.num_tokens()),
@@ -71,14 +74,15 @@ class MaskedWriter {
     std::vector<int32_t> positions;
     int64_t used = 0, truncated = 0;
     for (const int32_t length : lengths_) {
+      if (length < 2) continue;  // without a target: the sampler drops it
       positions.push_back(static_cast<int32_t>(std::min<int64_t>(length - 1, seq_length)));
       used += positions.back();
       truncated += length > seq_length + 1 ? 1 : 0;
     }
     const int64_t samples = pack_best_fit(positions, seq_length).num_bins();
+    const auto capacity = static_cast<double>(std::max<int64_t>(samples, 1) * seq_length);
     fmt::print("  packed into {} samples of {}: {:.1f}% filled, {} conversations longer than {}\n", samples,
-               seq_length, 100.0 * static_cast<double>(used) / static_cast<double>(samples * seq_length),
-               truncated, seq_length + 1);
+               seq_length, 100.0 * static_cast<double>(used) / capacity, truncated, seq_length + 1);
   }
 
   std::string prefix_;
@@ -194,8 +198,10 @@ void instruct(const InstructArguments& arguments) {
   arguments.outputs.check_counts(train.conversations(), valid ? valid->conversations() : 0, "conversations");
   if (valid) valid->complete();
   train.complete();
-  if (valid) valid->publish(arguments.seq_length);
-  train.publish(arguments.seq_length);
+  if (valid) valid->publish();
+  train.publish();
+  if (valid) valid->print_summary(arguments.seq_length);
+  train.print_summary(arguments.seq_length);
   if (const std::string skipped = skipped_count(files); !skipped.empty()) fmt::print("{} skipped\n", skipped);
   if (without_response > 0) fmt::print("{} objects without a response skipped\n", without_response);
   if (cut > 0) fmt::print("{} conversations cut at an empty response\n", cut);

@@ -112,6 +112,26 @@ TEST(TeDataInstruct, SplitsMessagesAndReadsTemplateFiles) {
   EXPECT_EQ(read_dataset(folder / "v_mask"), (Documents{mask_of(5, 2), mask_of(6, 2)}));
 }
 
+TEST(TeDataInstruct, PackingLeavesOutConversationsOfOneToken) {
+  TextFolder folder;
+  write_file(folder / "own.txt", "user: {content}\nassistant: {content}\n");
+  write_file(folder / "a.jsonl", "{\"q\": \"\", \"a\": \"A\"}\n{\"q\": \"q\", \"a\": \"B\"}\n");
+  const std::string call =
+      "instruct --force --tokenizer bytes --prompt-field q --response-field a --template " +
+      (folder / "own.txt") + " --seq-length 8 --input " + (folder / "a.jsonl") + " --output " +
+      (folder / "t");
+  Result result = run_te_data(folder, call);
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(read_dataset(folder / "t"), (Documents{{'A'}, {'q', 'B'}}));
+  TE_EXPECT_CONTAINS(result.out, "packed into 1 samples of 8: 12.5% filled");
+
+  result = run_te_data(folder, call + " --valid-fraction 0.5 --valid-output " + (folder / "v"));
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(read_dataset(folder / "v"), Documents{{'A'}});
+  EXPECT_EQ(read_dataset(folder / "t"), (Documents{{'q', 'B'}}));
+  TE_EXPECT_CONTAINS(result.out, "packed into 0 samples of 8: 0.0% filled");
+}
+
 TEST(TeDataInstruct, RefusesBadInputInOneLineAndLeavesNoFile) {
   TextFolder folder;
   const auto instruct = [&](const std::string& bytes, const std::string& more, const char* name = "a.jsonl") {

@@ -433,6 +433,20 @@ TEST(DocumentReader, OnBadGetsErrorsOfTheLinesOnly) {
   EXPECT_TRUE(bad.empty());
 }
 
+// Skipping it would hide valid objects: it is unclear where the malformed object ends.
+TEST(DocumentReader, AMalformedObjectThatContainsTheNextIsNotSkipped) {
+  TextFolder folder;
+  for (const char* bytes : {R"([{"text": "a 5" disk"}, {"text": "b"}, {"text": "c 5" disk"}, {"text": "d"}])",
+                            "[{\"text\": \"a 5\" disk\"}, {\"text\": \"b\"},\n{\"text\": \"c\"}]",
+                            "{\"text\": \"a\"\n{\"text\": \"b\"}\n{ \"text\": \"c\"}}\n"}) {
+    write_file(folder / "a.json", bytes);
+    const auto ignore = [](const auto&) {};
+    TE_EXPECT_CONTAINS(
+        user_error_of([&] { text::read_documents(folder / "a.json", {}, ignore, ignore); }),
+        "a.json:1: the object that begins on this line is malformed and contains the next one");
+  }
+}
+
 // A malformed object with an odd number of quotes must not hide the objects up to the next such object.
 TEST(DocumentReader, OddQuotesCostOneObjectInEveryLayout) {
   TextFolder folder;

@@ -159,14 +159,40 @@ class ListCutter {
   std::string object_, place_;
 };
 
+/// Whether a malformed object has "}, {" before another key like its first one. Then it probably contains objects of
+/// the list, because a quote or a bracket is missing.
+bool contains_next_object(std::string_view object) {
+  const size_t begin = object.find('"'), end = object.find('"', begin + 1);
+  if (end == std::string_view::npos) return false;
+  const std::string_view key = object.substr(begin, end - begin + 1);
+  for (size_t at = object.find(key, end); at != std::string_view::npos; at = object.find(key, at + 1)) {
+    const size_t brace = object.find_last_not_of(kBlanks, at - 1);
+    if (object[brace] == '{' && object[object.find_last_not_of(" \t\r\n,", brace - 1)] == '}') return true;
+  }
+  return false;
+}
+
 void read_list(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad) {
   ListCutter cutter;
+  OnBad on_bad_object;
+  if (on_bad) {
+    on_bad_object = [&](const std::string& message) {
+      const std::string& object = cutter.object();
+      if (contains_next_object(object) && try_parse_json(object).is_discarded()) {
+        user_error(
+            "{}: the object that begins on this line is malformed and contains the next one, so it cannot be "
+            "skipped; correct it, or write one object per line",
+            cutter.place());
+      }
+      on_bad(message);
+    };
+  }
   LineReader::Line line;
   while (lines.next(&line)) {
     if (line.begins && line.ends) check_script_succeeded(line.text, lines);
     for (const char c : cutter.unskipped(line)) {
       if (!cutter.take(c, lines)) continue;
-      take_object(cutter.object(), cutter.place(), lines.take_bytes(), on_record, on_bad);
+      take_object(cutter.object(), cutter.place(), lines.take_bytes(), on_record, on_bad_object);
     }
   }
   cutter.finish(lines);

@@ -24,7 +24,8 @@ struct JsonRecord {
 /// accepts consecutive objects without a list around them. kByContent chooses the layout by the beginning of the file.
 /// UserError "FILE:LINE: what; remedy" for anything that is not an object. If `on_bad` is given, it gets the message
 /// for an object that is malformed or that on_record refuses with a UserError, and reading continues. A line that says
-/// that a script has failed (is_script_failure()) is a UserError even then.
+/// that a script has failed (is_script_failure()) is a UserError even then, and so is a malformed object of a list that
+/// seems to contain the next object.
 void read_json_records(const std::string& path, JsonLayout layout,
                        const std::function<void(const JsonRecord& record)>& on_record,
                        const std::function<void(const std::string& message)>& on_bad = {});

@@ -2,8 +2,6 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
-#include <optional>
-#include <ranges>
 #include <string>
 #include <vector>
 
@@ -13,7 +11,6 @@
 #include "convert/commands.h"
 #include "convert/foreign_model.h"
 #include "convert/output_folder.h"
-#include "convert/peft.h"
 #include "core/error.h"
 
 namespace te::convert {
@@ -36,49 +33,40 @@ bool is_merged(const fs::path& folder) {
   return fs::exists(folder / "latest", error) && !error;
 }
 
-/// Base and adapters, and the config of the result.
+/// Base and adapters. Config and tokenizer belong to the last adapter run, which trained the weights of the result.
+/// PEFT folders alone leave the base's config and tokenizer, and a run that keeps no tokenizer the base's tokenizer.
 struct Merged {
   std::unique_ptr<checkpoint::WeightSource> weights;
   std::string config;
   fs::path tokenizer;  ///< folder with the tokenizer's files; empty if there is none
 };
 
-/// The config of the last adapter run, as of a run that trained the merged weights; nullopt if all adapters are PEFT
-/// folders, which name no run.
-std::optional<config::Config> last_run(const std::vector<std::string>& adapters) {
-  for (const std::string& path : std::views::reverse(adapters)) {
-    if (is_peft_folder(path)) continue;
-    config::Config config = checkpoint::Reader(path).run_config();
-    config.adapter = {};
-    config.checkpoint.init_from.clear();
-    return config;
-  }
-  return {};
-}
-
 Merged open(const MergeArguments& arguments) {
   Merged merged;
-  const fs::path path =
-      arguments.base.empty() ? fs::path(arguments.adapters.front()) : fs::path(arguments.base);
-  merged.weights = open_weights(path);
+  fs::path base = arguments.base.empty() ? fs::path(arguments.adapters.front()) : fs::path(arguments.base);
+  merged.weights = open_weights(base);
   merged.config = merged.weights->config();
-  const config::Config config = config::parse_config(merged.config, path.string());
+  config::Config config = config::parse_config(merged.config, base.string());
   std::vector<std::string> adapters = arguments.adapters;
   if (arguments.base.empty()) {
     // An adapter checkpoint names its base, with which it was opened.
     if (dynamic_cast<const AdaptedWeights*>(merged.weights.get()) == nullptr)
-      user_error("{}: is not an adapter checkpoint, which names its base; give --base", path.string());
+      user_error("{}: is not an adapter checkpoint, which names its base; give --base", base.string());
+    base = checkpoint::Reader(base).manifest().base->path;
     adapters.erase(adapters.begin());
   }
-  merged.weights = with_adapters(std::move(merged.weights), config.model, adapters);
-  // Precision and data are what the weights were last trained with: export and te-generate use them.
-  if (std::optional<config::Config> run = last_run(arguments.adapters)) {
-    if (!arguments.base.empty()) run->model = config.model;
-    config::validate(*run);
-    merged.config = config::to_yaml(*run);
+  if (const auto run = last_run(arguments.adapters)) {
+    config = run->run_config();
+    config.adapter = {};
+    config.checkpoint.init_from.clear();
+    config::validate(config);
+    merged.config = config::to_yaml(config);
+    merged.tokenizer = checkpoint::find_kept_folder(run->folder());
   }
-  merged.tokenizer =
-      is_foreign_model(path) ? path : checkpoint::find_kept_folder(checkpoint::Reader(path).folder());
+  merged.weights = with_adapters(std::move(merged.weights), config.model, adapters);
+  if (merged.tokenizer.empty())
+    merged.tokenizer =
+        is_foreign_model(base) ? base : checkpoint::find_kept_folder(checkpoint::Reader(base).folder());
   return merged;
 }
 

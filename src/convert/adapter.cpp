@@ -1,6 +1,7 @@
 #include "convert/adapter.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "checkpoint/manifest.h"
@@ -133,6 +134,12 @@ std::unique_ptr<WeightSource> with_adapters(std::unique_ptr<WeightSource> base,
   for (const std::string& path : adapters)
     base = std::make_unique<AdaptedWeights>(std::move(base), model, open_adapter(path, model));
   return base;
+}
+
+std::unique_ptr<Reader> last_run(const std::vector<std::string>& adapters) {
+  const auto reversed = std::views::reverse(adapters);
+  const auto found = std::ranges::find_if_not(reversed, is_peft_folder);
+  return found == reversed.end() ? nullptr : std::make_unique<Reader>(*found);
 }
 
 std::unique_ptr<WeightSource> open_adapted(const Reader& adapter) {

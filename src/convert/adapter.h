@@ -67,6 +67,10 @@ std::unique_ptr<checkpoint::WeightSource> with_adapters(std::unique_ptr<checkpoi
                                                         const config::ModelConfig& model,
                                                         const std::vector<std::string>& adapters);
 
+/// The last of these adapters that is a checkpoint of te-train: its config and kept files are of the run that trained
+/// the weights. Null if all are PEFT folders, which name no run.
+std::unique_ptr<checkpoint::Reader> last_run(const std::vector<std::string>& adapters);
+
 /// The weights of an adapter checkpoint: the base that its manifest names, with the adapter. UserError if the
 /// base has changed.
 std::unique_ptr<checkpoint::WeightSource> open_adapted(const checkpoint::Reader& adapter);

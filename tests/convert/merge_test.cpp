@@ -1,4 +1,4 @@
-// te-convert merge: which config the merged checkpoint has.
+// te-convert merge: which config and tokenizer the merged checkpoint has.
 #include <set>
 
 #include "checkpoint/reader.h"
@@ -35,14 +35,17 @@ class Merge : public ::testing::Test {
   config::Config config_of(const std::string& run) const {
     return checkpoint::Reader(folder_.checkpoint(run, 1)).run_config();
   }
-  /// The sections `model`, `precision` and `data` of a config as one text.
-  static std::string sections(const config::ModelConfig& model, const config::Config& rest) {
-    config::Config all;
-    all.model = model;
-    all.precision = rest.precision;
-    all.data = rest.data;
-    return config::to_yaml(all);
+  /// A folder with a tokenizer of bytes and a license with the folder's name.
+  void write_tokenizer(const std::string& name) const {
+    std::string vocabulary = "{";
+    for (int i = 0; i < 256; ++i) vocabulary += fmt::format("\"t{}\": {}, ", i, i);
+    std::filesystem::create_directory(folder_ / name);
+    write_file(folder_ / (name + "/vocab.json"), vocabulary + "\"<|endoftext|>\": 256}");
+    write_file(folder_ / (name + "/merges.txt"), "#version: 0.2\n");
+    write_file(folder_ / (name + "/LICENSE"), name);
   }
+  /// The license that the merged checkpoint keeps.
+  std::string kept_name() const { return read_file(folder_ / "merged/hugging_face/LICENSE"); }
   /// The names of the FP8 tensors that `export --fp8 block` makes of the merged checkpoint.
   std::set<std::string> fp8_tensors() const {
     convert("export " + (folder_ / "merged") + " --fp8 block --force --out " + (folder_ / "fp8"));
@@ -63,15 +66,12 @@ TEST_F(Merge, KeepsTheConfigOfTheAdapterRun) {
   for (const std::string& start : {hf, base}) {
     SCOPED_TRACE(start);
     std::filesystem::remove_all(own);
-    train_adapter("lora", start);
-    const config::Config trained = config_of("lora");
-    const config::ModelConfig model =
-        config::parse_config(convert::open_weights(start)->config(), start).model;
-    for (const bool names_base : {false, true}) {
-      const config::Config config = merged(own + (names_base ? " --base " + start : ""));
-      EXPECT_EQ(sections(config.model, config), sections(names_base ? model : trained.model, trained));
-      EXPECT_FALSE(config.adapter.on());
-      EXPECT_EQ(config.checkpoint.init_from, "");
+    train_adapter("lora", start, {"model.rope_theta=500"});
+    config::Config trained = config_of("lora");
+    trained.adapter = {};
+    trained.checkpoint.init_from.clear();
+    for (const std::string& arguments : {own, own + " --base " + start}) {
+      EXPECT_EQ(config::to_yaml(merged(arguments)), config::to_yaml(trained)) << arguments;
       std::set<std::string> expected;
       for (const std::string layer : {"1", "2"})
         for (const char* linear : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
@@ -93,8 +93,33 @@ TEST_F(Merge, KeepsTheConfigOfTheLastAdapterRun) {
   for (const std::string& arguments :
        {first + " " + second, first + " " + second + " " + peft + " --base " + base})
     EXPECT_EQ(merged(arguments).precision.first_layers_bf16, 2) << arguments;
-  const config::Config unchanged = config_of("base"), config = merged(peft + " --base " + base);
-  EXPECT_EQ(sections(config.model, config), sections(unchanged.model, unchanged));
+  EXPECT_EQ(config::to_yaml(merged(peft + " --base " + base)), config::to_yaml(config_of("base")));
+}
+
+// The tokenizer of the last adapter run, or of the base if that run keeps none, whether or not --base names the base.
+TEST_F(Merge, KeepsTheTokenizerOfTheAdapterRun) {
+  write_tokenizer("of_base");
+  write_tokenizer("of_run");
+  run(folder_, "base", kBlocks + Overrides{"data.tokenizer=" + (folder_ / "of_base")});
+  const std::string base = folder_.run_folder("base"), first = folder_.run_folder("first"),
+                    last = folder_.run_folder("last"), hf = folder_ / "hf";
+  train_adapter("first", base, {"data.tokenizer="});
+  train_adapter("last", base, {"data.tokenizer=" + (folder_ / "of_run")});
+  for (const std::string& named : {std::string(), " --base " + base}) {
+    SCOPED_TRACE(named);
+    merged(first + " " + last + named);
+    EXPECT_EQ(kept_name(), "of_run");
+    std::filesystem::rename(last + "/checkpoints/hugging_face", folder_ / "moved");
+    merged(first + " " + last + named);
+    EXPECT_EQ(kept_name(), "of_base");
+    std::filesystem::rename(folder_ / "moved", last + "/checkpoints/hugging_face");
+  }
+  convert("export " + base + " --out " + hf);
+  train_adapter("of_folder", hf, {"data.tokenizer=" + (folder_ / "of_run")});
+  for (const std::string& named : {std::string(), " --base " + hf}) {
+    merged(folder_.run_folder("of_folder") + named);
+    EXPECT_EQ(kept_name(), "of_run") << named;
+  }
 }
 
 }  // namespace

@@ -30,6 +30,22 @@ void copy_rounded(const Context& context, const float* values, int64_t count, co
 
 }  // namespace
 
+void ModelSource::take_run(const checkpoint::Reader& reader) {
+  const config::Config config = reader.run_config();
+  model_ = config.model;
+  precision_ = config.precision;
+  data_.reset();
+  if (!config.data.synthetic) data_ = config.data;  // an import says nothing about documents
+  const std::string& spec = config.data.tokenizer;
+  const fs::path kept = spec == "bytes" ? fs::path() : checkpoint::find_kept_folder(reader.folder());
+  // An adapter without its run's tokenizer, as when only a step folder was copied, has the base's tokenizer.
+  const bool base_has_one = !tokenizer_.empty() || !files_.empty();
+  std::error_code error;
+  if (base_has_one && kept.empty() && spec != "bytes" && !fs::exists(spec, error)) return;
+  tokenizer_ = spec;
+  files_ = kept;
+}
+
 std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::vector<std::string>& adapters) {
   if (!fs::exists(path))
     user_error(
@@ -37,28 +53,23 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::vector<
         "model",
         path.string());
   auto source = std::make_unique<ModelSource>();
-  fs::path files;  // folder with the tokenizer and generation_config.json
   if (convert::is_foreign_model(path)) {
     auto foreign = std::make_unique<convert::ForeignModel>(convert::open_foreign_model(path));
     source->title_ = foreign->title();
     source->model_ = foreign->model();
     source->weights_ = std::move(foreign);
-    if (fs::is_directory(path)) files = path;
+    if (fs::is_directory(path)) source->files_ = path;
   } else {
     auto reader = std::make_unique<checkpoint::Reader>(path);
-    const config::Config config = reader->run_config();
     source->title_ = fmt::format("{}, step {}", reader->folder().string(), reader->progress().step);
-    source->model_ = config.model;
-    source->precision_ = config.precision;
-    if (!config.data.synthetic) source->data_ = config.data;  // an import says nothing about documents
-    source->tokenizer_ = config.data.tokenizer;
-    if (source->tokenizer_ != "bytes") files = checkpoint::find_kept_folder(reader->folder());
+    source->take_run(*reader);
     const bool adapted = reader->manifest().base.has_value();
     source->weights_ = adapted ? convert::open_adapted(*reader) : std::move(reader);
   }
+  if (const auto run = convert::last_run(adapters)) source->take_run(*run);
   source->weights_ = convert::with_adapters(std::move(source->weights_), source->model_, adapters);
   for (const std::string& adapter : adapters) source->title_ += " with " + adapter;
-  if (!files.empty()) {
+  if (const fs::path& files = source->files_; !files.empty()) {
     if (checkpoint::has_tokenizer(files)) source->tokenizer_ = files.string();
     source->end_tokens_ = read_end_tokens(files);
     source->unused_generation_keys_ = unused_generation_keys(files);

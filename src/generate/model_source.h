@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/reader.h"
 #include "checkpoint/weight_source.h"
 #include "config/config.h"
 #include "core/device.h"
@@ -35,7 +36,11 @@ class ModelSource {
   friend std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path,
                                                  const std::vector<std::string>& adapters);
 
+  /// Takes config, tokenizer and kept files from a checkpoint of te-train.
+  void take_run(const checkpoint::Reader& reader);
+
   std::string title_, tokenizer_;
+  std::filesystem::path files_;  ///< folder with the tokenizer and generation_config.json
   config::ModelConfig model_;
   config::PrecisionConfig precision_;
   std::optional<config::DataConfig> data_;
@@ -46,7 +51,8 @@ class ModelSource {
 
 /// A checkpoint of te-train (a step folder, or a checkpoint directory: its latest), a Hugging Face folder or a file of
 /// llama2.c; of an adapter checkpoint its base with the adapter. `adapters`: paths of adapters that are added
-/// (convert/adapter.h). UserError if a path is none of these.
+/// (convert/adapter.h). Config and tokenizer belong to the last run, which trained the weights. UserError if a path is
+/// none of these.
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path,
                                         const std::vector<std::string>& adapters = {});
 

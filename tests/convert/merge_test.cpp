@@ -35,17 +35,8 @@ class Merge : public ::testing::Test {
   config::Config config_of(const std::string& run) const {
     return checkpoint::Reader(folder_.checkpoint(run, 1)).run_config();
   }
-  /// A folder with a tokenizer of bytes and a license with the folder's name.
-  void write_tokenizer(const std::string& name) const {
-    std::string vocabulary = "{";
-    for (int i = 0; i < 256; ++i) vocabulary += fmt::format("\"t{}\": {}, ", i, i);
-    std::filesystem::create_directory(folder_ / name);
-    write_file(folder_ / (name + "/vocab.json"), vocabulary + "\"<|endoftext|>\": 256}");
-    write_file(folder_ / (name + "/merges.txt"), "#version: 0.2\n");
-    write_file(folder_ / (name + "/LICENSE"), name);
-  }
-  /// The license that the merged checkpoint keeps.
-  std::string kept_name() const { return read_file(folder_ / "merged/hugging_face/LICENSE"); }
+  /// The file with the end token that the merged checkpoint keeps.
+  std::string end_token() const { return read_file(folder_ / "merged/hugging_face/generation_config.json"); }
   /// The names of the FP8 tensors that `export --fp8 block` makes of the merged checkpoint.
   std::set<std::string> fp8_tensors() const {
     convert("export " + (folder_ / "merged") + " --fp8 block --force --out " + (folder_ / "fp8"));
@@ -98,8 +89,10 @@ TEST_F(Merge, KeepsTheConfigOfTheLastAdapterRun) {
 
 // The tokenizer of the last adapter run, or of the base if that run keeps none, whether or not --base names the base.
 TEST_F(Merge, KeepsTheTokenizerOfTheAdapterRun) {
-  write_tokenizer("of_base");
-  write_tokenizer("of_run");
+  write_tokenizer(folder_ / "of_base", 3);
+  write_tokenizer(folder_ / "of_run", 5);
+  const std::string of_base = read_file(folder_ / "of_base/generation_config.json"),
+                    of_run = read_file(folder_ / "of_run/generation_config.json");
   run(folder_, "base", kBlocks + Overrides{"data.tokenizer=" + (folder_ / "of_base")});
   const std::string base = folder_.run_folder("base"), first = folder_.run_folder("first"),
                     last = folder_.run_folder("last"), hf = folder_ / "hf";
@@ -108,17 +101,17 @@ TEST_F(Merge, KeepsTheTokenizerOfTheAdapterRun) {
   for (const std::string& named : {std::string(), " --base " + base}) {
     SCOPED_TRACE(named);
     merged(first + " " + last + named);
-    EXPECT_EQ(kept_name(), "of_run");
+    EXPECT_EQ(end_token(), of_run);
     std::filesystem::rename(last + "/checkpoints/hugging_face", folder_ / "moved");
     merged(first + " " + last + named);
-    EXPECT_EQ(kept_name(), "of_base");
+    EXPECT_EQ(end_token(), of_base);
     std::filesystem::rename(folder_ / "moved", last + "/checkpoints/hugging_face");
   }
   convert("export " + base + " --out " + hf);
   train_adapter("of_folder", hf, {"data.tokenizer=" + (folder_ / "of_run")});
   for (const std::string& named : {std::string(), " --base " + hf}) {
     merged(folder_.run_folder("of_folder") + named);
-    EXPECT_EQ(kept_name(), "of_run") << named;
+    EXPECT_EQ(end_token(), of_run) << named;
   }
 }
 

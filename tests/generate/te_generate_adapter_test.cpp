@@ -15,16 +15,6 @@ class TeGenerateAdapter : public GenerateFolder {
     return {"model.ffn_hidden_size=64", "adapter.type=lora", "adapter.rank=8", "optimizer.lr=0.02",
             "checkpoint.init_from=" + base};
   }
-  /// A folder with a tokenizer of bytes that ends text with a token of its own.
-  std::string tokenizer(const std::string& name, int end) const {
-    std::string vocabulary = "{";
-    for (int i = 0; i < 256; ++i) vocabulary += fmt::format("\"t{}\": {}, ", i, i);
-    std::filesystem::create_directory(file(name));
-    write_file(file(name + "/vocab.json"), vocabulary + "\"<|endoftext|>\": 256}");
-    write_file(file(name + "/merges.txt"), "#version: 0.2\n");
-    write_file(file(name + "/generation_config.json"), fmt::format("{{\"eos_token_id\": {}}}", end));
-    return file(name);
-  }
   /// The report of te-generate perplexity without the lines that name the checkpoint and the speed.
   std::string perplexity(const std::string& arguments) const {
     const Result result = run("perplexity --max-samples 6 --data " + (runs_ / "valid") + arguments);
@@ -61,8 +51,10 @@ TEST_F(TeGenerateAdapter, HasTheTokenizerOfItsRun) {
     EXPECT_EQ(a.end_tokens()->ids(), b.end_tokens()->ids());
     EXPECT_EQ(a.end_tokens()->ids(), std::vector<int32_t>{end});
   };
-  testing::run(runs_, "named", {"model.ffn_hidden_size=64", "data.tokenizer=" + tokenizer("of_base", 3)});
-  testing::run(runs_, "lora", of(base) + Overrides{"data.tokenizer=" + tokenizer("of_run", 5)});
+  write_tokenizer(file("of_base"), 3);
+  write_tokenizer(file("of_run"), 5);
+  testing::run(runs_, "named", {"model.ffn_hidden_size=64", "data.tokenizer=" + file("of_base")});
+  testing::run(runs_, "lora", of(base) + Overrides{"data.tokenizer=" + file("of_run")});
   expect_equal(*generate::open_model(base, {lora}), *generate::open_model(lora), 5);
   // A run that names no tokenizer, or whose kept files are on another machine, has the tokenizer of its base.
   EXPECT_EQ(generate::open_model(runs_.run_folder("base"), {first})->tokenizer(), "bytes");

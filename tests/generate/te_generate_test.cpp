@@ -442,15 +442,8 @@ TEST_F(TeGenerate, ErrorsAreOneLine) {
 
 // The run's checkpoints keep the tokenizer, so its original files may be removed.
 TEST_F(TeGenerate, FindsTheTokenizerThatARunKeeps) {
-  std::string vocabulary = "{";
-  for (int i = 0; i < 256; ++i)
-    vocabulary +=
-        fmt::format("\"{}\": {}, ", i < 26 ? std::string(1, char('a' + i)) : fmt::format("t{}", i), i);
-  write_file(*folder_ / "own.vocab.json", vocabulary + "\"<|endoftext|>\": 256}");
   const std::string own = *folder_ / "own";
-  std::filesystem::create_directory(own);
-  std::filesystem::rename(*folder_ / "own.vocab.json", own + "/vocab.json");
-  write_file(own + "/merges.txt", "#version: 0.2\n");
+  write_tokenizer(own);
   const Result trained = folder_->run(
       "own", {"data.tokenizer=" + own, "training.train_steps=1", "checkpoint.save_optimizer=false"});
   ASSERT_EQ(trained.code, 0) << trained.error;

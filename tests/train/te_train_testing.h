@@ -174,6 +174,19 @@ class TrainFolder {
   std::string launcher_;
 };
 
+/// Writes a folder with a tokenizer of 257 tokens, of which the first are the letters a to z, and with the end token
+/// `end` in generation_config.json.
+inline void write_tokenizer(const std::string& folder, int end = 256) {
+  std::string vocabulary = "{";
+  for (int i = 0; i < 256; ++i)
+    vocabulary +=
+        fmt::format("\"{}\": {}, ", i < 26 ? std::string(1, char('a' + i)) : fmt::format("t{}", i), i);
+  std::filesystem::create_directory(folder);
+  write_file(folder + "/vocab.json", vocabulary + "\"<|endoftext|>\": 256}");
+  write_file(folder + "/merges.txt", "#version: 0.2\n");
+  write_file(folder + "/generation_config.json", fmt::format("{{\"eos_token_id\": {}}}", end));
+}
+
 /// Runs te-train and expects success.
 inline void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
   const Result result = folder.run(name, overrides);

@@ -243,6 +243,10 @@ ForeignModel open_foreign_model(const std::filesystem::path& path) {
   return std::filesystem::is_directory(path) ? open_hugging_face(path) : open_llama2c(path);
 }
 
+std::filesystem::path resolve_weights(const std::filesystem::path& path) {
+  return is_foreign_model(path) ? path : checkpoint::Reader(path).folder();
+}
+
 std::unique_ptr<checkpoint::WeightSource> open_weights(const std::filesystem::path& path) {
   if (is_foreign_model(path)) return std::make_unique<ForeignModel>(open_foreign_model(path));
   auto reader = std::make_unique<checkpoint::Reader>(path);

@@ -80,6 +80,10 @@ ForeignModel open_llama2c(const std::filesystem::path& file);
 /// open_hugging_face() for a folder, else open_llama2c().
 ForeignModel open_foreign_model(const std::filesystem::path& path);
 
+/// The step folder of a checkpoint of te-train (the latest one of a checkpoint directory or a run folder), or the
+/// unchanged path of a foreign model. UserError if there is no checkpoint.
+std::filesystem::path resolve_weights(const std::filesystem::path& path);
+
 /// The weights of the model at `path`: a checkpoint of te-train (a step folder, a checkpoint directory or a run
 /// folder), a Hugging Face folder or a file of llama2.c; of an adapter checkpoint its base with the adapter. UserError
 /// if there is none.

@@ -51,11 +51,9 @@ std::optional<checkpoint::Base> find_base(const config::Config& config, parallel
   world.run_collectively([&] {
     if (!world.leader()) return;
     try {
-      const auto source = convert::open_weights(config.checkpoint.init_from);
-      const auto* reader = dynamic_cast<const checkpoint::Reader*>(source.get());
-      path =
-          fs::absolute(reader != nullptr ? reader->folder() : fs::path(config.checkpoint.init_from)).string();
-      hash = fmt::format("{:016x}", source->hash());
+      const fs::path weights = convert::resolve_weights(config.checkpoint.init_from);
+      path = fs::absolute(weights).string();
+      hash = fmt::format("{:016x}", convert::open_weights(weights)->hash());
     } catch (const UserError& error) {
       user_error("checkpoint.init_from: {}", error.what());
     }
@@ -89,12 +87,10 @@ StartPoint Startup::run() {
 // The hash reads a Hugging Face folder a second time, by then from the page cache.
 void Startup::load_weights(StartPoint& start) {
   const std::string& path = config_.checkpoint.init_from;
-  start.weights = path;  // or the step folder inside
   world_.run_collectively([&] {
     try {
-      const std::unique_ptr<checkpoint::WeightSource> source = convert::open_weights(path);
-      if (const auto* reader = dynamic_cast<const checkpoint::Reader*>(source.get()))
-        start.weights = reader->folder();
+      start.weights = convert::resolve_weights(path);
+      const std::unique_ptr<checkpoint::WeightSource> source = convert::open_weights(start.weights);
       checkpoint::load_weights(context_, *source, config_, runner_.training_state());
       if (world_.leader()) start.hashes[path] = base_ ? base_->hash : source->hash();
     } catch (const UserError& error) {

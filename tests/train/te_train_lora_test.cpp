@@ -74,6 +74,27 @@ TEST(TeTrainLora, EmbeddingsMayHaveAnotherPadding) {
   for (size_t i = 0; i < equal.size(); ++i) EXPECT_NEAR(other[i], equal[i], 1e-4) << i;
 }
 
+/// The file with the end token that the checkpoints of a run keep.
+std::string end_token(const TrainFolder& folder, const std::string& run) {
+  return read_file(folder.run_folder(run) + "/checkpoints/hugging_face/generation_config.json");
+}
+
+// Runs that start from an adapter run, named by its run folder, keep its tokenizer.
+TEST(TeTrainLora, TheTokenizerOfAnAdapterRunIsKept) {
+  const TrainFolder folder;
+  write_tokenizer(folder / "tokenizer", 5);
+  run(folder, "base", {"data.tokenizer=" + (folder / "tokenizer")});
+  run(folder, "adapter", adapter_of(folder, "base"));
+  const Overrides start = {"checkpoint.init_from=" + folder.run_folder("adapter")};
+  run(folder, "full", start);
+  run(folder, "second", adapter_of(folder, "base") + start);
+  for (const char* name : {"full", "second"})
+    EXPECT_EQ(end_token(folder, name), read_file(folder / "tokenizer/generation_config.json")) << name;
+  // The checkpoint, as the run may save later ones.
+  EXPECT_EQ(checkpoint::Reader(folder.checkpoint("second", 6)).manifest().base->path,
+            folder.checkpoint("adapter", 6));
+}
+
 // Each mistake is one line with the key.
 TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   const TrainFolder folder;

@@ -106,6 +106,9 @@ void Startup::load_adapter(StartPoint& start) {
       if (adapter.base != 0 && adapter.base != base_->hash)
         user_error("{}: was trained on other weights than checkpoint.init_from", adapter.weights->title());
       check_same_adapter(adapter, config_);
+      start.adapter = config_.adapter.init_from;
+      if (const auto* reader = dynamic_cast<const checkpoint::Reader*>(adapter.weights.get()))
+        start.adapter = reader->folder();
       checkpoint::load_adapter(context_, *adapter.weights, config_, runner_.training_state());
       if (world_.leader()) start.hashes[config_.adapter.init_from] = adapter.weights->hash();
     } catch (const UserError& error) {

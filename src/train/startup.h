@@ -19,6 +19,7 @@ struct StartPoint {
   checkpoint::Progress progress;                   ///< step 0 in a new run
   std::filesystem::path checkpoint;                ///< the resumed checkpoint; empty in a new run
   std::filesystem::path weights;                   ///< source of the weights: checkpoint, init_from or empty
+  std::filesystem::path adapter = {};              ///< source of the adapter in a new run: adapter.init_from
   bool scales = false;                             ///< the checkpoint had FP8 state
   std::vector<checkpoint::Dataset> datasets = {};  ///< that the checkpoint records
   std::map<std::string, uint64_t> hashes =

@@ -114,7 +114,8 @@ void Trainer::prepare_folders(StartPoint& start, const Record& record) {
   world_.run_collectively([&] {
     if (!world_.leader()) return;
     if (saves()) {
-      keep_tokenizer(config_.data.tokenizer, options.directory, {start.weights, options.init_from});
+      keep_tokenizer(config_.data.tokenizer, options.directory,
+                     {start.adapter, start.weights, options.init_from});
     }
     if (overwrite_) folder_->remove_earlier_run(start.weights);
     if (options.resume == "auto" && !start.checkpoint.empty()) folder_->warn_of_other_run();

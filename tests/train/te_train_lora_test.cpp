@@ -95,6 +95,23 @@ TEST(TeTrainLora, TheTokenizerOfAnAdapterRunIsKept) {
             folder.checkpoint("adapter", 6));
 }
 
+// A run that continues an adapter keeps the adapter's tokenizer rather than the base's.
+TEST(TeTrainLora, TheTokenizerOfAdapterInitFromIsKept) {
+  const TrainFolder folder;
+  write_tokenizer(folder / "of_base", 3);
+  write_tokenizer(folder / "of_adapter", 5);
+  run(folder, "base", {"data.tokenizer=" + (folder / "of_base")});
+  const Overrides adapter = adapter_of(folder, "base");
+  run(folder, "adapter", adapter + Overrides{"data.tokenizer=" + (folder / "of_adapter")});
+  run(folder, "continued", adapter + Overrides{"adapter.init_from=" + folder.run_folder("adapter")});
+  EXPECT_EQ(end_token(folder, "continued"), read_file(folder / "of_adapter/generation_config.json"));
+  // This PEFT folder has no tokenizer.
+  std::filesystem::create_directory(folder / "peft");
+  convert::write_peft(checkpoint::Reader(folder.run_folder("adapter")), folder / "peft");
+  run(folder, "foreign", adapter + Overrides{"adapter.init_from=" + (folder / "peft")});
+  EXPECT_EQ(end_token(folder, "foreign"), read_file(folder / "of_base/generation_config.json"));
+}
+
 // Each mistake is one line with the key.
 TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   const TrainFolder folder;

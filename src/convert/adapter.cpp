@@ -62,8 +62,9 @@ AdaptedWeights::AdaptedWeights(std::unique_ptr<WeightSource> base, const config:
                                Adapter adapter)
     : base_(std::move(base)), model_(model), adapter_(std::move(adapter)) {
   if (adapter_.base != 0 && !has_base(*base_, adapter_.base))
-    user_error("{}: was trained on other weights than {} has; give the base that its manifest names",
-               adapter_.weights->title(), base_->title());
+    user_error(
+        "{}: was trained on other files than {}, or they have changed; give the base that its manifest names",
+        adapter_.weights->title(), base_->title());
   for (int layer = 0; layer < model_.num_layers; ++layer)
     for (const LinearId& id : config::layer_linears(model_, layer))
       if (!config::adapted_blocks(adapter_.config, model_, id.kind).empty())

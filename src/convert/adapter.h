@@ -33,7 +33,7 @@ Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfi
 /// or on the base with those before it.
 class AdaptedWeights final : public checkpoint::WeightSource {
  public:
-  /// UserError if the adapter was trained on other weights.
+  /// UserError if the adapter was trained on other files: equal weights in other files have another hash.
   AdaptedWeights(std::unique_ptr<WeightSource> base, const config::ModelConfig& model, Adapter adapter);
 
   std::string title() const override { return base_->title() + " with adapter " + adapter_.weights->title(); }

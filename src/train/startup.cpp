@@ -104,7 +104,8 @@ void Startup::load_adapter(StartPoint& start) {
     try {
       const convert::Adapter adapter = convert::open_adapter(config_.adapter.init_from, config_.model);
       if (adapter.base != 0 && adapter.base != base_->hash)
-        user_error("{}: was trained on other weights than checkpoint.init_from", adapter.weights->title());
+        user_error("{}: was trained on other files than checkpoint.init_from ({}), or they have changed",
+                   adapter.weights->title(), base_->path);
       check_same_adapter(adapter, config_);
       start.adapter = config_.adapter.init_from;
       if (const auto* reader = dynamic_cast<const checkpoint::Reader*>(adapter.weights.get()))

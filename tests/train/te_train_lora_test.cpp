@@ -152,7 +152,8 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
           "has rank 8, alpha 32 and use_rslora false, but adapter.rank is 16, adapter.alpha 64 and");
   refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("adapter", 3),
                               "checkpoint.init_from=" + folder.checkpoint("other", 6)},
-          "was trained on other weights than checkpoint.init_from");
+          "was trained on other files than checkpoint.init_from (" + folder.checkpoint("other", 6) +
+              "), or they have changed");
   // Checkpoints of this run would lack the norms.
   run(folder, "norms", adapter + Overrides{"adapter.train_norms=true"});
   refuses(adapter + Overrides{"adapter.init_from=" + folder.checkpoint("norms", 6)},
@@ -204,7 +205,8 @@ TEST(TeTrainLora, SeveralAdaptersOnOneBase) {
   TE_EXPECT_CONTAINS(user_error_of([&] {
                        weights({second, third}, "layers.0.mlp.linear_fc2.weight");
                      }),
-                     "was trained on other weights");
+                     "was trained on other files than " + folder.checkpoint("base", 6) + " with adapter " +
+                         second + ", or they have changed; give the base that its manifest names");
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ void RunFolder::warn_of_other_run() const {
       options_.logs.string(), other, options_.checkpoints.string());
 }
 
-void RunFolder::remove_earlier_run(const fs::path& source) const {
+void RunFolder::remove_earlier_run(const std::vector<fs::path>& sources) const {
   int64_t steps = 0;
   for (const Log& log : logs()) {
     steps = std::max(steps, last_logged_step(log.path, log.step_of));
@@ -139,7 +139,8 @@ void RunFolder::remove_earlier_run(const fs::path& source) const {
   for (const fs::path& file : event_files(options_.logs)) fs::remove(file);
   int64_t removed = 0;
   for (const fs::path& folder : saved_checkpoints(0)) {
-    if (!source.empty() && same_folder(folder, source)) continue;
+    if (std::ranges::any_of(sources, [&](const fs::path& source) { return same_folder(folder, source); }))
+      continue;
     checkpoint::remove_checkpoint(folder);
     ++removed;
   }

@@ -30,8 +30,8 @@ class RunFolder {
   /// another run.
   void warn_of_other_run() const;
   /// For a run from step 1: removes logs and checkpoints of an earlier run, with a message. Keeps checkpoints of step
-  /// 0, which no run has saved, and `source` (the weights that the run starts with).
-  void remove_earlier_run(const std::filesystem::path& source) const;
+  /// 0, which no run has saved, and `sources` (the weights and the adapter that the run starts with; may be empty).
+  void remove_earlier_run(const std::vector<std::filesystem::path>& sources) const;
   /// For a run from step 1 that did not find a checkpoint to resume: renames the old logs to keep them.
   void rotate_logs() const;
   /// Makes a resumed checkpoint in checkpoint.directory the latest one: if the run ends before it saves, the next start

@@ -117,7 +117,7 @@ void Trainer::prepare_folders(StartPoint& start, const Record& record) {
       keep_tokenizer(config_.data.tokenizer, options.directory,
                      {start.adapter, start.weights, options.init_from});
     }
-    if (overwrite_) folder_->remove_earlier_run(start.weights);
+    if (overwrite_) folder_->remove_earlier_run({start.weights, start.adapter});
     if (options.resume == "auto" && !start.checkpoint.empty()) folder_->warn_of_other_run();
     if (start.progress.step == 0) folder_->rotate_logs();
     folder_->make_latest(start.checkpoint);

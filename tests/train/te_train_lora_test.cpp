@@ -112,6 +112,22 @@ TEST(TeTrainLora, TheTokenizerOfAdapterInitFromIsKept) {
   EXPECT_EQ(end_token(folder, "foreign"), read_file(folder / "of_base/generation_config.json"));
 }
 
+TEST(TeTrainLora, OverwriteKeepsTheAdapterThatTheRunStartsWith) {
+  const TrainFolder folder;
+  run(folder, "base", {});
+  run(folder, "a", adapter_of(folder, "base"));
+  std::string command =
+      "--overwrite --config " + (folder / "base.yaml") + " --set logging.directory=" + folder.run_folder("a");
+  const Overrides overrides =
+      adapter_of(folder, "base") +
+      Overrides{"adapter.init_from=" + folder.checkpoint("a", 3), "training.train_steps=1"};
+  for (const std::string& override : overrides) command += " --set " + override;
+  const Result result = folder.run_raw(command);
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_TRUE(std::filesystem::exists(folder.checkpoint("a", 3)));
+  EXPECT_FALSE(std::filesystem::exists(folder.checkpoint("a", 6)));
+}
+
 // Each mistake is one line with the key.
 TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   const TrainFolder folder;

@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kPartThreads)
   out.of_tokens(part)[0] = squares, out.of_tokens(part)[1] = entropies, out.of_tokens(part)[2] = tokens;
 }
 
-/// Adds the parts of a sequence (blockIdx.x) in order, one thread per expert; the first one also those of the tokens.
+/// Adds the parts of a sequence (blockIdx.x) in order, one thread per expert; the first one also the tokens' sums.
 __global__ void __launch_bounds__(kThreads)
     add_part_sums_kernel(PartSums from, int parts, int32_t* counts, float* score_sums, float* token_sums) {
   const int e = static_cast<int>(blockIdx.y * kThreads + threadIdx.x), experts = from.experts;

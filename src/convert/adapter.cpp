@@ -1,7 +1,6 @@
 #include "convert/adapter.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "checkpoint/manifest.h"
@@ -138,9 +137,8 @@ std::unique_ptr<WeightSource> with_adapters(std::unique_ptr<WeightSource> base,
 }
 
 std::unique_ptr<Reader> last_run(const std::vector<std::string>& adapters) {
-  const auto reversed = std::views::reverse(adapters);
-  const auto found = std::ranges::find_if_not(reversed, is_peft_folder);
-  return found == reversed.end() ? nullptr : std::make_unique<Reader>(*found);
+  const auto found = std::find_if_not(adapters.rbegin(), adapters.rend(), is_peft_folder);
+  return found == adapters.rend() ? nullptr : std::make_unique<Reader>(*found);
 }
 
 std::unique_ptr<WeightSource> open_adapted(const Reader& adapter) {

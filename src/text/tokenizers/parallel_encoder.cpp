@@ -77,9 +77,8 @@ struct ParallelEncoder::Impl {
       const size_t started = workers.size();
       stop();
       user_error(
-          "threads: the system allows {} of {} threads ({}): use fewer, or raise its limit (ulimit -u, "
-          "ulimit -v, "
-          "pids of a container)",
+          "threads: the system allows {} of {} threads ({}): use fewer, or raise its limit "
+          "(ulimit -u, ulimit -v, pids of a container)",
           started, threads, error.what());
     }
   }

@@ -49,7 +49,7 @@ VARIANTS = {
 # {experiment: (report, title of its figures)}
 REPORTS = {
     "gap_law_8m": ("report.json", "Llama 8M, 170 million tokens (20 per parameter), five seeds, four H100"),
-    "gap_law_16m": ("report.json", "Llama 16M, 320 million tokens (20 per parameter), four seeds, four H100"),
+    "gap_law_16m": ("report.json", "Llama 16M, 320 million tokens (20 per parameter), four seeds, four H100, H200"),
     "gap_law_30m": ("report.json", "Llama 31M, 623 million tokens (20 per parameter), four seeds, two H200"),
     "gap_law_50m": ("report.json", "Llama 51M, 1,006 million tokens (20 per parameter), three seeds, two H200"),
     "gap_law_127m": ("report.json", "Llama 127M, 1,006 million tokens (7.9 per parameter), three seeds, two H200"),
@@ -60,7 +60,7 @@ REPORTS = {
     "gpt2_124m_lora": ("report.json", "GPT-2 124M tuned with LoRA on GSM8K and Dolly, 4.9 million tokens, five seeds, four H100"),
     "moe_30m_87m": ("report.json", "Mixture of experts, 87M (21M per token), 65.5 million tokens, five seeds, four H200"),
     "llama_1b_100m": ("report.json", "Llama 1.3B, 100 million tokens in 3.4 epochs, H100 and H200"),
-    "llama_1b_unit_embeddings": ("report_five_seeds.json", "Llama 1.3B, 9.8 million tokens, embedding init std 1, two H100"),
+    "llama_1b_unit_embeddings": ("report_five_seeds.json", "Llama 1.3B, 9.8 million tokens, embedding init std 1, two H100, H200"),
     "llama_1b_calm": ("report.json", "Llama 1.3B, 9.8 million tokens, embedding init std 0.02, one H200"),
     "gpt2_124m_recipes": ("report.json", "GPT-2 124M, 65.5 million tokens, learning rate 6e-4, two H200"),
     "gpt2_124m_recipes_calm": ("report.json", "GPT-2 124M, 26.2 million tokens, learning rate 2e-4, one H200"),

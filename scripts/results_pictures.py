@@ -85,7 +85,7 @@ def repeated_data():
 # (experiment, model, parameters, seeds, variants, tolerance at the end) of each size
 LAW = (
     ("gap_law_8m", "8M", 8_456_960, 5, ("delayed", "tensorwise", "blockwise", "bf16_control"), 0.0080),
-    ("gap_law_16m", "16M", 15_880_320, 4, ("delayed",), 0.0073),
+    ("gap_law_16m", "16M", 15_880_320, 4, ("delayed", "tensorwise", "blockwise", "bf16_control"), 0.0073),
     ("gap_law_30m", "31M", 31_008_960, 4, ("delayed",), 0.0068),
     ("gap_law_50m", "51M", 50_929_920, 3, ("delayed",), 0.0064),
 )
@@ -94,29 +94,33 @@ LAW = (
 def gap_law():
     """All sizes: the gap during the run with a constant learning rate, and after the decay of each length."""
     title = "Llama with 8M to 51M parameters, 20 tokens per parameter, three to five seeds, H100 and H200"
-    figure, (*panels, right) = figures.new(4.8, title, ncols=5, gridspec_kw={"width_ratios": (1.2, 1, 1, 1, 1.7)})
+    figure, (*panels, right) = figures.new(4.8, title, ncols=5, gridspec_kw={"width_ratios": (1.2, 1, 1, 1, 2)})
     for axes in panels[1:]:
         axes.sharey(panels[0])
         axes.tick_params(labelleft=False)
-    colors = {"16M": figures.COLORS[5], "31M": figures.COLORS[4], "51M": "#444444"}
-    places = {"16M": 2, "31M": 3, "51M": 4}
-    for axes, (name, model, parameters, seeds, variants, tolerance) in zip(panels, LAW):
+    colors = {"31M": figures.COLORS[4], "51M": "#444444"}
+    count, drawn = sum(len(row[4]) for row in LAW), 0
+    for axes, (name, model, parameters, seeds, variants, tolerance), marker in zip(panels, LAW, "Dovs"):
         found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
         for index, arm in enumerate(variants, start=1):
-            pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in range(1, seeds + 1)]
+            own = [seed for seed in range(1, seeds + 1) if (RESULTS / name / f"{arm}_seed{seed}.csv").exists()]
+            pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in own]
             style = {"color": colors.get(model) or figures.color(index)}
             for tokens, gap in pairs:
                 axes.plot(tokens / parameters, gap, linewidth=0.5, alpha=0.4, **style)
             mean = np.mean([gap for _, gap in pairs], axis=0)
             axes.plot(pairs[0][0] / parameters, mean, linewidth=2.4, label=label(name, arm), **style)
             for place, suffix in enumerate(("_5", "_10", "")):
-                at, measure = place + 0.13 * (places.get(model, index - 3) - 0.5), found[arm + suffix]
-                right.plot([at, at], [measure["low"], measure["high"]], linewidth=2.4, solid_capstyle="butt", **style)
-                right.plot(at, measure["gap"], "D", markersize=4, **style)
+                at, measure = place + 0.8 * ((drawn + 0.5) / count - 0.5), found[arm + suffix]
+                right.plot([at, at], [measure["low"], measure["high"]], linewidth=2, solid_capstyle="butt", **style)
+                right.plot(at, measure["gap"], marker, markersize=4, **style)
+            drawn += 1
+        right.plot([], [], marker, color="#888888", markersize=4, label=model)
         axes.set_title(f"{model}, constant", loc="left", fontsize=11)
         axes.set_xticks([0, 10, 20])
         axes.axhspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)
-        axes.legend(loc="upper right")
+        if model != "16M":  # the same colors as 8M
+            axes.legend(loc="upper right", handlelength=1)
     right.axhspan(-tolerance, tolerance, color="#2a7f3f", alpha=0.12, linewidth=0)
     for axes in (*panels, right):
         axes.axhline(0, color=figures.BASELINE, linewidth=1)
@@ -124,7 +128,8 @@ def gap_law():
     panels[0].set_ylabel("training loss minus BF16 (nats)")
     right.set_title("after a decay (other scale)", loc="left", fontsize=11)
     right.set_xticks([0, 1, 2], ["5", "10", "20"])
-    text = "tokens per parameter; thin lines: seed pairs; thick lines, diamonds: means; "
+    right.legend(loc="upper right")
+    text = "tokens per parameter; thin lines: seed pairs; thick lines, markers: means; "
     text += "vertical lines: 95% intervals; green: tolerance"
     figure.supxlabel(text, fontsize=9.5, color="#444444")
     return figure

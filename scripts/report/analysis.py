@@ -108,11 +108,10 @@ def compare_arms(baseline, arm, tolerance):
     sides = (baseline.runs, arm.runs) if groups else ([p.baseline for p in pairs], [p.run for p in pairs])
     losses = group_tail_losses(*sides) if groups else tail_losses(pairs)
     measures = [measure(tolerance, pairs, "training loss, last 10% of the tokens", *losses, groups)]
+    measures[0].why += measured_part(pairs, sides)
     if found := valid_losses(*sides):
         measures.append(measure(tolerance, pairs, *found, groups))
-        if keys := other_validation(*sides):
-            measures[-1].verdict = None
-            measures[-1].why = f"no verdict: the runs differ in {', '.join(keys)}, so the samples may differ"
+    judge_validation(measures, sides)
     if lost := lost_validations(*sides):
         runs = "run has" if lost == 1 else "runs have"
         measures[-1].verdict = OUTSIDE
@@ -126,6 +125,28 @@ def compare_arms(baseline, arm, tolerance):
     return Comparison(
         baseline, arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )
+
+
+def measured_part(pairs, sides):
+    """For the training loss: which part of the longest run was measured, unless its last tenth was."""
+    runs = [run for side in sides for run in side]
+    end = min((pair.tokens[-1] for pair in pairs), default=curves.common_end(runs))
+    share = end / max(run.tokens[-1] for run in runs)
+    return "" if share >= 0.9 else f"; measured up to {tokens_text(end)} tokens, {share:.0%} of the longest run"
+
+
+def judge_validation(measures, sides):
+    """Takes the verdict of a validation on other samples, and of one that is missing or before the last tenth."""
+    measured, keys, problem = len(measures) > 1, other_validation(*sides), early_validation(*sides)
+    last = measures[-1]
+    if measured and keys:
+        last.verdict = None
+        last.why = f"no verdict: the runs differ in {', '.join(keys)}, so the samples may differ"
+    elif measured and problem:
+        last.verdict, last.why = INCONCLUSIVE, f"no verdict: {problem}"
+    elif problem:
+        last.verdict = last.verdict if keys or last.verdict == OUTSIDE else INCONCLUSIVE
+        last.why += f"; {problem}"
 
 
 def match(baseline, arm):
@@ -178,6 +199,17 @@ def valid_losses(baseline, runs):
         return None
     sides = [[float(run.valid_loss[run.valid_tokens == at][0]) for run in side] for side in (baseline, runs)]
     return f"validation loss at {tokens_text(at)} tokens", *sides
+
+
+def early_validation(baseline, runs):
+    """Why the last common validation says nothing about the end of the runs; empty if it does, or if no run has one."""
+    every = [*baseline, *runs]
+    if not any(len(run.valid_tokens) for run in every):
+        return ""
+    if (at := last_common_valid(every)) is None:
+        return "the runs have no validation loss at the same token count"
+    share = at / curves.common_end(every)
+    return "" if share >= 0.9 else f"at {share:.0%} of the tokens that all runs have"
 
 
 def lost_validations(baseline, runs):

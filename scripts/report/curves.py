@@ -10,9 +10,9 @@ from . import UserError
 
 def align(baseline, run):
     """(tokens, baseline's losses, run's losses, exact) at common token counts. If the runs log at different counts
-    (another batch size), the run is interpolated at the baseline's counts in the common range."""
+    (another batch size, or a rollback), the run is interpolated at the baseline's counts in the common range."""
     common, at_baseline, at_run = np.intersect1d(baseline.tokens, run.tokens, return_indices=True)
-    if 2 * len(common) >= min(len(baseline.tokens), len(run.tokens)):
+    if _are_enough(common, baseline, run):
         return common, baseline.loss[at_baseline], run.loss[at_run], True
     inside = (baseline.tokens >= run.tokens[0]) & (baseline.tokens <= run.tokens[-1])
     if not inside.any():
@@ -21,6 +21,17 @@ def align(baseline, run):
         )
     tokens = baseline.tokens[inside]
     return tokens, baseline.loss[inside], np.interp(tokens, run.tokens, run.loss), False
+
+
+def _are_enough(common, baseline, run):
+    """Whether the common records are half of a run's, in all and in the last tenth, and reach the common end."""
+    sides = (baseline.tokens, run.tokens)
+    if 2 * len(common) < min(map(len, sides)):
+        return False
+    end = common_end([baseline, run])
+    first = end - 0.1 * (end - max(side[0] for side in sides))
+    tails = [tokens[(tokens >= first) & (tokens <= end)] for tokens in (common, *sides)]
+    return 2 * len(tails[0]) >= min(map(len, tails[1:])) and common[-1] >= min(side[side <= end][-1] for side in sides)
 
 
 def smooth(values, window):
@@ -164,9 +175,10 @@ def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0, end=None)
 
 def verdicts(result, band):
     """{"last_tenth": bool, "valid": bool}: whether the run's gap is inside the band, which no gap of a diverged run is.
-    Keys without data are missing."""
-    answer = {}
-    for key, gap in (("last_tenth", result["last_tenth_gap"]), ("valid", result["valid_gap"])):
+    Keys without data are missing; "valid", too, unless all validations are at one token count in the last tenth."""
+    answer, late = {}, result["valid_tokens"] >= 0.9 * result["tokens"]
+    late = late and all(seed["valid_tokens"] == result["valid_tokens"] for seed in band["seeds"])
+    for key, gap in (("last_tenth", result["last_tenth_gap"]), ("valid", result["valid_gap"] if late else math.nan)):
         if key in band and math.isfinite(gap):
             answer[key] = not result["diverged"] and band[key][0] <= gap <= band[key][1]
     return answer

@@ -60,9 +60,11 @@ def notes(baseline, results, bands):
         ending = "" if r["exact_alignment"] else "; interpolated, because the runs log at different token counts"
         count = r["skipped_steps"]
         skipped = f"; {count} skipped step{'s' * (count > 1)}" if count else ""
+        early = r["valid_tokens"] < 0.9 * r["tokens"]
+        valid = f"; last common validation at {tokens_text(r['valid_tokens'])} tokens" if early else ""
         yield (
             f"{r['label']}: {r['points']} points up to {tokens_text(r['tokens'])} tokens, smoothed over {r['smooth']}; "
-            f"baseline loss at its end {loss_text(r['baseline_final_loss'])}{ending}{skipped}"
+            f"baseline loss at its end {loss_text(r['baseline_final_loss'])}{ending}{skipped}{valid}"
         )
         if not band:
             continue

@@ -1,6 +1,7 @@
 """Tests of the short comparison of scripts/compare_loss.py: curves with known gaps, damaged logs, the noise band."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -20,7 +21,7 @@ except ImportError as missing:
     sys.exit(77)
 import compare_loss
 from folder_testing import InFolder
-from report import UserError
+from report import UserError, table
 from report.curves import (
     align,
     band_of,
@@ -174,6 +175,17 @@ class Arithmetic(unittest.TestCase):
         band = noise_band(base, [seed], window=1, kind="minmax", end=result["tokens"])
         self.assertEqual(band["last_tenth"], [0.0, 0.0])
         self.assertFalse(verdicts(result, band)["last_tenth"])
+
+    def test_no_band_verdict_on_an_early_validation(self):
+        runs = [make_run(np.full(100, 4.0 * f), valid=[4.0 * f]) for f in (1.0, 1.01, 1.0)]
+        for early in (1, 2):  # of the seed, of the run
+            at = [run.valid_tokens for run in runs]
+            at[early] = np.array([5000.0])
+            base, seed, run = [dataclasses.replace(r, valid_tokens=t) for r, t in zip(runs, at)]
+            base = dataclasses.replace(base, valid_tokens=np.array([5000.0, 10000.0]), valid_loss=np.array([4.0, 4.0]))
+            result = compare(base, run, window=1)
+            self.assertEqual(verdicts(result, noise_band(base, [seed], window=1)), {"last_tenth": True})
+        self.assertIn("; last common validation at 5 thousand tokens", next(table.notes(base, [result], None)))
 
     def test_numbers_in_the_legend_are_over_the_same_tokens(self):
         # Validation at 300, 600, 900 and at 300, 600: the last common point is 600.

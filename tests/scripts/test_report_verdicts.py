@@ -197,12 +197,57 @@ class Verdicts(unittest.TestCase):
         never = compare_arms(base, arm("x", {}, [5.0, 10.0]), Tolerance())  # no common validation
         self.assertEqual((never.verdict, len(never.measures)), (analysis.OUTSIDE, 1))
         self.assertIn("not finite", never.measures[0].why)
-        for other, candidate in (
-            (base, arm("x", {10.0: 3.2}, [5.0])),  # recovered
-            (arm("b", {5.0: 3.5}, [10.0]), arm("x", {5.0: 3.5}, [10.0])),  # the baseline's, too
-            (arm("b", {5.0: 3.5}, steps=7), arm("x", {5.0: 3.5}, [10.0])),  # beyond the end of the baseline
+        for other, candidate, verdict in (
+            (base, arm("x", {10.0: 3.2}, [5.0]), analysis.WITHIN),  # recovered
+            # The baseline's, too.
+            (arm("b", {5.0: 3.5}, [10.0]), arm("x", {5.0: 3.5}, [10.0]), analysis.INCONCLUSIVE),
+            # Beyond the end of the baseline.
+            (arm("b", {7.0: 3.5}, steps=7), arm("x", {7.0: 3.5}, [10.0]), analysis.WITHIN),
         ):
-            self.assertEqual(compare_arms(other, candidate, Tolerance()).verdict, analysis.WITHIN)
+            self.assertEqual(compare_arms(other, candidate, Tolerance()).verdict, verdict)
+
+    def test_no_verdict_from_records_before_the_runs_differ(self):
+        """After 60% of its tokens the run logs at other token counts, as after a rollback, and is 0.1 above."""
+        tokens = np.arange(1.0, 101)
+        other = tokens + 0.5 * (tokens > 60)
+
+        def arm(name, tokens, gap, valid):
+            valid, loss = np.array(valid), 3.0 + gap * (tokens > 60)
+            return Arm(name, [Run("r", tokens, loss + s * 1e-4, valid, 0 * valid + 3, seed=s) for s in (1, 2, 3)])
+
+        base = arm("b", tokens, 0.0, [50.0, 100.0])
+        found = compare_arms(base, arm("x", other, 0.1, [50.0, 100.5]), Tolerance())
+        self.assertEqual((found.verdict, found.measures[0].verdict), (analysis.OUTSIDE, analysis.OUTSIDE))
+        self.assertEqual([(pair.tokens[-1], pair.exact) for pair in found.pairs], 3 * [(100.0, False)])
+        self.assertAlmostEqual(found.measures[0].mean, 0.1)
+        # Common records only at the end.
+        other[-1] = 100.0
+        found = compare_arms(base, arm("x", other, 0.1, [50.0, 100.5]), Tolerance())
+        self.assertGreater(int(found.pairs[0].tail.sum()), 8)
+
+    def test_no_verdict_without_a_common_validation_in_the_last_tenth(self):
+        def arm(name, *valid, steps=100):
+            runs = [run_of([3.0 + s * 1e-4] * steps, s) for s in range(1, 4)]
+            for run, at in zip(runs, valid):
+                run.valid_tokens, run.valid_loss = np.array(at, float), np.array([3.0 + run.seed * 1e-5] * len(at))
+            return Arm(name, runs)
+
+        late, early, none, different = [50, 100], [50, 101], [], "no validation loss at the same token count"
+        base = arm("b", late, late, late)
+        for candidate, verdict, measures, text in (
+            (arm("x", late, late, late), analysis.WITHIN, 2, None),
+            (arm("x", early, late, late), analysis.INCONCLUSIVE, 2, "at 50% of the tokens that all runs have"),
+            (arm("x", late, none, late), analysis.INCONCLUSIVE, 1, different),
+        ):
+            found = compare_arms(base, candidate, Tolerance())
+            self.assertEqual((found.verdict, len(found.measures)), (verdict, measures))
+            if text:
+                self.assertIn(text, found.measures[-1].why)
+        without = compare_arms(arm("b", none, none, none), arm("x", none, none, none), Tolerance())
+        self.assertEqual(without.verdict, analysis.WITHIN)
+        shorter = compare_arms(base, arm("x", *3 * [[50]], steps=50), Tolerance())
+        self.assertEqual(shorter.verdict, analysis.WITHIN)
+        self.assertIn("measured up to 50 tokens, 50% of the longest run", shorter.measures[0].why)
 
     def test_no_verdict_for_other_validation_samples(self):
         def arm(name, loss, valid, **config):

@@ -19,6 +19,7 @@ from . import (
     write_json,
 )
 from .blocks import Heading, Paragraph, Picture, Verdict, html_page, markdown
+from .runs import seed_in
 from .sections import CONFIDENCE, interval_text
 from .words import VERDICT_TEXTS, nats, percent
 
@@ -40,17 +41,29 @@ class Report:
         return [run for arm in self.arms() for run in arm.runs]
 
     def _count_diverged(self, comparison):
-        """An arm with more diverged runs than the baseline is outside the tolerance: what remains of it is biased."""
-        sides = (comparison.baseline, comparison.arm)
-        diverged = {side.name: sum(run.diverged for run in side.runs) for side in sides}
-        for arm, _, state in self.content.unfinished:
-            if arm in diverged and state == "diverged":
-                diverged[arm] += 1
-        if diverged[comparison.arm.name] > diverged[comparison.baseline.name]:
-            comparison.verdict = analysis.OUTSIDE
-            rest = "before that" if any(run.diverged for run in comparison.arm.runs) else "the others"
-            for measure in comparison.measures:
-                measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; {rest}: {measure.why}"
+        """An arm that diverged where the baseline did not is outside the tolerance: what remains of it is biased."""
+        if not (count := len(self._seeds(comparison.arm.name)[1])):
+            return
+        more = self._diverged_more(comparison.arm)
+        comparison.verdict = analysis.OUTSIDE if more else comparison.verdict
+        rest = "before that" if any(run.diverged for run in comparison.arm.runs) else "the others"
+        for measure in comparison.measures:
+            also = "" if more else ", as the baseline's did"
+            measure.why = f"{count} of its runs diverged{also}; {rest}: {measure.why}"
+
+    def _diverged_more(self, arm):
+        """Whether runs of the arm diverged with seeds with which its baseline did not; more runs if no seeds match."""
+        base = arm.baseline or self.content.baseline.name
+        (all_own, own), (all_others, others) = self._seeds(arm.name), self._seeds(base)
+        if None in own + others or not {*all_own} & {*all_others}:
+            return len(own) > len(others)
+        return not {*own} <= {*others}
+
+    def _seeds(self, name):
+        """(seeds of all runs of an arm, those of its diverged runs), including runs that are not compared."""
+        found = [(run.seed, run.diverged) for arm in self.arms() if arm.name == name for run in arm.runs]
+        found += [(seed_in(run), state == "diverged") for arm, run, state in self.content.unfinished if arm == name]
+        return [seed for seed, _ in found], [seed for seed, diverged in found if diverged]
 
     def verdicts(self):
         """The verdicts of all arms, including lost arms."""
@@ -66,7 +79,7 @@ class Report:
         found = []
         for arm in self.content.lost:
             states = [state for name, _, state in self.content.unfinished if name == arm.name]
-            found.append((arm, states, analysis.OUTSIDE if "diverged" in states else analysis.INCONCLUSIVE))
+            found.append((arm, states, analysis.OUTSIDE if self._diverged_more(arm) else analysis.INCONCLUSIVE))
         return found
 
     # ---- Texts ---------------------------------------------------------------------------------------------

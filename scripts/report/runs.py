@@ -55,7 +55,7 @@ def read_run(path, label=None, options=None):
     if not path.is_dir():
         run = _read_file(path, options or foreign.Options())
         run.label = label or (default_label(path) if run.label == "" else run.label)
-        run.seed = _seed_in(default_label(path))
+        run.seed = seed_in(default_label(path))
         run.diverged = _has_diverged(run)
         return run
     record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
@@ -76,7 +76,7 @@ def read_run(path, label=None, options=None):
     run.folder = path
     run.record = record
     seed = run.config.get("training.seed", "")
-    run.seed = int(seed) if seed.isdigit() else _seed_in(path.resolve().name)
+    run.seed = int(seed) if seed.isdigit() else seed_in(path.resolve().name)
     run.diverged = _has_diverged(run)
     return run
 
@@ -98,8 +98,8 @@ def _has_diverged(run):
     return run.bad_end is not None and not ended
 
 
-def _seed_in(name):
-    """The seed of a run without config, from a name of te-experiment, VARIANT_seedN."""
+def seed_in(name):
+    """The seed in a name of te-experiment, VARIANT_seedN; None if it has none."""
     found = re.search(r"_seed(\d+)$", name)
     return int(found.group(1)) if found else None
 

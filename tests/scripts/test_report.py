@@ -136,6 +136,27 @@ class Program(InFolder):
         self.assertIn("1 of its runs diverged", output)
         self.assertIn("not compared: fp8 fp8_seed3: diverged", output)
 
+    def test_divergence_is_matched_by_seed(self):
+        folder = self.experiment()
+        for name in ("bf16", "fp8"):
+            for seed in (4, 5):
+                write_run(folder / f"{name}_seed{seed}", seed=seed, shift=0.001 * (name == "fp8"), noise=0.01)
+
+        def verdict(diverged, base=range(1, 6), other=range(1, 6)):
+            names = {name: [f"{name}_seed{s}" for s in seeds] for name, seeds in (("bf16", base), ("fp8", other))}
+            if len(other) == 1:  # another variant has runs
+                names["ok"] = names["bf16"][1:]
+            write_summary(folder, names, "bf16", dict.fromkeys(diverged, "diverged"))
+            return self.call(folder, "--no-plot")[1]
+
+        self.assertIn("fp8: outside tolerance\n", verdict(["bf16_seed1", "fp8_seed2"]))
+        self.assertIn("fp8: outside tolerance\n", verdict(["bf16_seed5", "fp8_seed1"], other=range(1, 5)))
+        both = verdict(["bf16_seed1", "fp8_seed1"])
+        self.assertIn("fp8: within tolerance\n", both)
+        self.assertIn("1 of its runs diverged, as the baseline's did; the others: the whole interval", both)
+        self.assertIn("fp8: inconclusive\n  no run can", verdict(["bf16_seed1", "fp8_seed1"], other=[1]))
+        self.assertIn("fp8: outside tolerance\n  no run can", verdict(["bf16_seed2", "fp8_seed1"], other=[1]))
+
     def test_runs_that_end_in_skipped_steps_have_diverged(self):
         folder = self.experiment()
         arms = {name: [folder / f"{name}_seed{seed}" for seed in (1, 2, 3)] for name in ("bf16", "fp8")}

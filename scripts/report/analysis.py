@@ -18,6 +18,7 @@ VALIDATION_KEYS = (
     "data.format",
     "data.document_mask",
     "data.eod_mask_loss",
+    "data.overlong",
 )  # keys that choose the validation samples, in addition to their number
 
 

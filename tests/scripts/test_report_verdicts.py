@@ -272,6 +272,8 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(found.verdict, analysis.OUTSIDE)
         longer = arm("x", 3.0, 3.0, **small, model__seq_length="64")
         self.assertIn("model.seq_length", compare_arms(base, longer, Tolerance()).measures[1].why)
+        sides = [arm(name, 3.0, 3.0, data__overlong=name) for name in ("truncate", "drop")]
+        self.assertIn("the runs differ in data.overlong", compare_arms(*sides, Tolerance()).measures[1].why)
 
     def test_no_verdict_for_changed_data(self):
         def arm(name, loss, contents):

@@ -34,7 +34,7 @@ class Run:
     seconds: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`: wall clock of all steps so far
     steps: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN if unknown
     bad_valid: np.ndarray = dataclasses.field(default_factory=_nothing)  # tokens of not finite validation losses
-    bad_end: float | None = None  # step of the last record if it is not finite; NaN if the step is unknown
+    bad_end: list = dataclasses.field(default_factory=list)  # steps (NaN if unknown) of the last records, if not finite
     diverged: bool = False
     seed: int | None = None
     folder: Path | None = None
@@ -87,15 +87,15 @@ def log_every(record):
 
 
 def _has_diverged(run):
-    """Whether te-experiment says so, or the run ended early in records that are not finite. One such record at the
-    planned end is a skipped step."""
+    """Whether te-experiment says so, or the run ended early in records that are not finite. One or two such records at
+    the planned end are skipped steps; after three, te-train says that the run has probably diverged."""
     state = run.folder / "state.json" if run.folder else None
     stage = read_json(state).get("state") if state and state.is_file() else None
     if stage in ("finished", "diverged"):
         return stage == "diverged"
     planned = run.config.get("training.train_steps", "")
-    ended = planned.isdigit() and run.bad_end is not None and run.bad_end >= int(planned) > 0
-    return run.bad_end is not None and not ended
+    ended = planned.isdigit() and bool(run.bad_end) and run.bad_end[-1] >= int(planned) > 0
+    return len(run.bad_end) >= (3 if ended else 1)
 
 
 def seed_in(name):
@@ -185,10 +185,13 @@ class RunBuilder:
 
     def _bad_end(self, ordered):
         """Run.bad_end. An update skipped because of a loss spike is finite."""
-        last = next(self.records[t] for t in reversed(ordered) if "loss" in self.records[t])
-        bad = self._is_dropped(last)
-        bad = bad or (last.get("skipped") == 1 and not math.isfinite(last.get("grad_norm", math.nan)))
-        return last.get("step", math.nan) if bad else None
+        losses = [self.records[t] for t in ordered if "loss" in self.records[t]]
+        bad = list(itertools.takewhile(self._is_bad, reversed(losses)))
+        return [record.get("step", math.nan) for record in reversed(bad)]
+
+    def _is_bad(self, record):
+        skipped = record.get("skipped") == 1
+        return self._is_dropped(record) or (skipped and not math.isfinite(record.get("grad_norm", math.nan)))
 
 
 def wall_clock(steps, step_ms, every=1, start=0):

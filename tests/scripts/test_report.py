@@ -182,7 +182,9 @@ class Program(InFolder):
             output = verdict("fp8", *case)
             self.assertIn("fp8: outside tolerance", output, case)
             self.assertIn("3 of its runs diverged; before that: the whole interval", output)
-        for case in (("",), (spike,), (nan, 101), (nan, 200, "finished")):
+        three = "".join(f"{s},{s},{s}000,nan,,nan,1e-3,10,100,1,1\n" for s in (101, 102, 103))
+        self.assertIn("3 of its runs diverged", verdict("fp8", three, 103))  # exit code 3 of te-train
+        for case in (("",), (spike,), (nan, 101), (three[: three.index("103")], 102), (nan, 200, "finished")):
             self.assertIn("fp8: within tolerance", verdict("fp8", *case), case)
         verdict("fp8", "")
         self.assertIn("fp8: within tolerance", verdict("bf16", nan))

@@ -91,7 +91,7 @@ class Comparison:
     baseline: Arm
     arm: Arm
     pairs: list
-    groups: bool  # no seeds match: the arms are compared as groups, and `pairs` are in the given order
+    groups: bool  # no seeds match: the arms are compared as groups, without pairs
     measures: list
     verdict: str
     excess: dict | None  # largest_excess() of pairs
@@ -104,8 +104,8 @@ class Comparison:
 
 def compare_arms(baseline, arm, tolerance):
     matched = match(baseline, arm)
-    pairs = [make_pair(b, r) for b, r in (matched or zip(baseline.runs, arm.runs))]
     groups = matched is None and min(len(baseline.runs), len(arm.runs)) > 1
+    pairs = [] if groups else [make_pair(b, r) for b, r in (matched or zip(baseline.runs, arm.runs))]
     sides = (baseline.runs, arm.runs) if groups else ([p.baseline for p in pairs], [p.run for p in pairs])
     losses = group_tail_losses(*sides) if groups else tail_losses(pairs)
     measures = [measure(tolerance, pairs, "training loss, last 10% of the tokens", *losses, groups)]
@@ -278,8 +278,10 @@ def measure(tolerance, pairs, name, base_losses, run_losses, groups):
         result.method = f"Student's t interval ({confidence}) over {pairs_of}"
     result.low, result.high = result.estimate.interval()
     judge(result)
-    if not groups and len(gaps) < PAIRS_FOR_A_VERDICT and result.verdict != INCONCLUSIVE:
-        result.verdict, result.why = INCONCLUSIVE, f"{result.why}, but two pairs may agree by chance: a verdict needs three"
+    if result.estimate.runs < PAIRS_FOR_A_VERDICT and result.verdict != INCONCLUSIVE:
+        what, needed = ("runs", "three in each group") if groups else ("pairs", "three")
+        result.verdict = INCONCLUSIVE
+        result.why += f", but two {what} may agree by chance: a verdict needs {needed}"
     return result
 
 

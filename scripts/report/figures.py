@@ -170,7 +170,9 @@ def loss_legend(axes, content, cut, markers=""):
 
 
 def gap_by_tokens(content, comparisons):
-    """The gap of each pair, the mean of an arm, the spread of the baseline's runs, and the tolerance."""
+    """Each pair's gap, the mean of an arm, the spread of the baseline's runs, and the tolerance; None without pairs."""
+    if not any(comparison.pairs for comparison in comparisons):
+        return None
     figure, axes = new(4.4, heading(content))
     size = tokens_axis(axes, content)
     window = curves.default_window(min(len(pair.tokens) for c in comparisons for pair in c.pairs))
@@ -185,6 +187,8 @@ def gap_by_tokens(content, comparisons):
         )
     drawn = []  # (tokens, values, style)
     for index, comparison in enumerate(comparisons, start=1):
+        if comparison.groups:
+            continue
         smoothed = [curves.smooth(pair.gap, window) for pair in comparison.pairs]
         if len(smoothed) > 1:
             thin = {**look(index), "linewidth": 0.8, "alpha": 0.35}

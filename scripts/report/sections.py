@@ -231,6 +231,8 @@ def tasks(report):
             Paragraph(f"Gaps to {base}: {pairing(report)}{interval}:"),
             Table(["task", "metric", "run", base, "run", "gap", f"{CONFIDENCE} interval over pairs"], gaps),
         ]
+    if groups := [c.name for c in report.comparisons if c.groups]:
+        blocks.append(Paragraph(f"No gaps for {', '.join(groups)}: no seeds match the baseline's."))
     if items:
         blocks += [Paragraph(item_note(items)), Table(ITEM_HEAD, items)]
     return blocks

@@ -122,6 +122,20 @@ class Tasks(InFolder):
         self.assertEqual(row["items"][2]["only_run"], 1)
         json.dumps(report.numbers(), allow_nan=False)
 
+    def test_groups_have_no_pairs(self):
+        runs = {"bf16": [], "fp8": []}
+        for name, seed in (("bf16", 1), ("bf16", 2), ("fp8", 7), ("fp8", 8), ("fp8", 9)):
+            folder = write_run(self.folder / f"{name}{seed}", seed=seed)
+            write_evaluation(folder, [i % 3 < seed % 2 for i in range(30)])
+            runs[name].append(read_run(folder))
+        report = pages.Report(experiment.of_arms(runs))
+        text = blocks.markdown(report.blocks(lambda name, alt, draw: (draw(), [])[1]))
+        self.assertIn("| hellaswag | acc | 16.67 ± 16.67% |", text)
+        self.assertIn("No gaps for fp8: no seeds match the baseline's.", text)
+        for claim in ("Gaps to bf16", "same seed", "McNemar", "times as fast"):
+            self.assertNotIn(claim, text)
+        self.assertEqual(report.numbers()["arms"][0]["tasks"], [])
+
     def test_notes_match_the_table(self):
         share = ["t", "acc", "b", "seed 1", "9", "+1", "0 to 2", "1", "2", "0.5"]
         word = ["t", "log-probability per word", "b", "seed 1", "9", "+1", "0 to 2", "-", "-", "0.5"]

@@ -150,11 +150,20 @@ class Verdicts(unittest.TestCase):
         self.assertIsNone(found.excess)
         self.assertIn("Welch's t interval (95%) of two groups of 3 and 2 runs", found.measures[0].method)
         self.assertAlmostEqual(found.measures[0].mean, -0.001)  # of all three
+        self.assertEqual(found.pairs, [])
         self.assertFalse(arms({None: 3.0}, {None: 3.001}).groups)
         # One run each with different seeds: the spread is unknown.
         single = arms({1: 3.0}, {2: 3.001})
         self.assertFalse(single.groups)
         self.assertEqual(single.verdict, analysis.INCONCLUSIVE)
+
+    def test_groups_need_three_runs_each(self):
+        base, other = {1: 3.0, 2: 3.0001, 3: 3.0002}, {7: 3.0, 8: 3.0001, 9: 3.0002}
+        self.assertEqual(arms(base, other).verdict, analysis.WITHIN)
+        del other[9]
+        two = arms(base, other)
+        self.assertEqual((two.verdict, two.measures[0].verdict), (analysis.INCONCLUSIVE, analysis.INCONCLUSIVE))
+        self.assertIn("two runs may agree by chance: a verdict needs three in each group", two.measures[0].why)
 
     def test_ignores_seeds_of_one_arm_only(self):
         found = arms({1: 3.0, 2: 4.0, 9: 9.0}, {1: 3.0, 2: 4.0, 5: 100.0})

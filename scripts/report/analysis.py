@@ -103,13 +103,11 @@ class Comparison:
 
 
 def compare_arms(baseline, arm, tolerance):
-    matched = match(baseline, arm)
-    groups = matched is None and min(len(baseline.runs), len(arm.runs)) > 1
-    pairs = [] if groups else [make_pair(b, r) for b, r in (matched or zip(baseline.runs, arm.runs))]
-    sides = (baseline.runs, arm.runs) if groups else ([p.baseline for p in pairs], [p.run for p in pairs])
+    pairs, sides, short = pairs_and_sides(baseline, arm)
+    groups = not pairs
     losses = group_tail_losses(*sides) if groups else tail_losses(pairs)
     measures = [measure(tolerance, pairs, "training loss, last 10% of the tokens", *losses, groups)]
-    measures[0].why += measured_part(pairs, sides)
+    measures[0].why += measured_part(pairs, sides) + (f"; too short to compare: {', '.join(short)}" if short else "")
     if found := valid_losses(*sides):
         measures.append(measure(tolerance, pairs, *found, groups))
     judge_validation(measures, sides)
@@ -126,6 +124,27 @@ def compare_arms(baseline, arm, tolerance):
     return Comparison(
         baseline, arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )
+
+
+def pairs_and_sides(baseline, arm):
+    """(pairs, (the baseline's runs, the arm's runs), texts about those that are too short). Groups have no pairs."""
+    matched, short = match(baseline, arm), []
+    if matched is None:
+        found = [without_short(side.runs) for side in (baseline, arm)]
+        sides, short = tuple(kept for kept, _ in found), [text for _, texts in found for text in texts]
+        if min(map(len, sides)) > 1:
+            return [], sides, short
+        matched = zip(*sides)
+    pairs, others = without_short([make_pair(b, r) for b, r in matched])
+    return pairs, ([p.baseline for p in pairs], [p.run for p in pairs]), short + others
+
+
+def without_short(found):
+    """(runs or pairs that reach the last tenth of the longest one, texts about the others)."""
+    end = max(one.tokens[-1] for one in found)
+    short = [one for one in found if one.tokens[-1] < 0.9 * end]
+    texts = [f"{one.label} ({tokens_text(one.tokens[-1])} of {tokens_text(end)} tokens)" for one in short]
+    return [one for one in found if one.tokens[-1] >= 0.9 * end], texts
 
 
 def measured_part(pairs, sides):
@@ -386,11 +405,12 @@ def split_by_tenths(tokens, values, pair):
 
 
 def seed_spread(arm):
-    """Standard deviation of the last tenth's loss over an arm's seeds, in nats; NaN for one run."""
-    if len(arm.runs) < 2:
-        return math.nan
-    end = curves.common_end(arm.runs)
-    return float(np.std([tail_loss(curves.until(run, end)) for run in arm.runs], ddof=1))
+    """(standard deviation of the last tenth's loss over an arm's seeds in nats, or NaN for one run; number of runs)."""
+    runs, _ = without_short(arm.runs)
+    if len(runs) < 2:
+        return math.nan, len(runs)
+    end = curves.common_end(runs)
+    return float(np.std([tail_loss(curves.until(run, end)) for run in runs], ddof=1)), len(runs)
 
 
 def tail_loss(run):

@@ -101,6 +101,16 @@ def check_arms(options):
         raise UserError(f"--arm: names must differ, found {', '.join(names)}")
 
 
+def check_seeds(runs, paths):
+    """Refuses repeated runs of the noise band, which would narrow it."""
+    known = {}
+    for run, path in zip(runs, paths):
+        key = Path(path).resolve() if run.seed is None else run.seed
+        if key in known:
+            raise UserError(f"--band: {known[key]} and {path} have the same seed; give runs of different seeds")
+        known[key] = path
+
+
 def foreign_options(options):
     return foreign.Options(options.seq_length, options.tokens_per_step, options.loss_tag, options.valid_tag)
 
@@ -111,6 +121,7 @@ def compare_runs(options):
     logs = foreign_options(options)
     baseline, *runs = [read_run(path, label, logs) for path, label in zip(options.runs, labels)]
     seeds = [read_run(path, None, logs) for path in options.band]
+    check_seeds([baseline, *seeds], [options.runs[0], *options.band])
     # One window for all runs, so that all lines of the figure are equally smooth.
     window = options.smooth or max(curves.default_window(len(curves.align(baseline, run)[0])) for run in runs)
     results = [curves.compare(baseline, run, window) for run in runs]

@@ -147,6 +147,8 @@ def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0, end=None)
     the last 10% and, if all runs have one, for the validation loss. `end`: use the tokens up to there, so that a shorter
     run is compared with seeds over the same tokens."""
     if end is not None:
+        if short := [seed.label for seed in seeds if seed.tokens[-1] < 0.9 * end]:
+            raise UserError(f"--band: {', '.join(short)}: ended before 90% of the compared tokens; leave it out")
         end = max(end, *(float(run.tokens[0]) for run in [baseline, *seeds]))
         baseline, seeds = until(baseline, end), [until(seed, end) for seed in seeds]
     results = [compare(baseline, seed, window) for seed in seeds]

@@ -122,9 +122,10 @@ def tenths(report):
 def noise(report):
     items = []
     for arm in report.arms():
-        if (spread := analysis.seed_spread(arm)) == spread:
+        spread, count = analysis.seed_spread(arm)
+        if spread == spread:
             items.append(
-                f"{arm.name}: {len(arm.runs)} {analysis.seeds_or_runs(arm)} differ by σ = {spread:.4f} nats in the loss "
+                f"{arm.name}: {count} {analysis.seeds_or_runs(arm)} differ by σ = {spread:.4f} nats in the loss "
                 "of the last 10%."
             )
     for comparison in report.comparisons:

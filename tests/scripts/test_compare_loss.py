@@ -254,6 +254,23 @@ class Program(InFolder):
         self.assertIn("outside the noise band [+0.000%, +0.300%]", output)
         self.assertFalse(list(self.folder.glob("*.png")))
 
+    def test_the_band_refuses_short_and_repeated_seeds(self):
+        bf16, fp8, seed2, seed3 = [self.folder / name for name in ("bf16", "fp8", "seed2", "seed3")]
+        lines = (seed3 / "loss.csv").read_text().splitlines()
+        (seed3 / "loss.csv").write_text("\n".join(lines[:80]) + "\n")
+        for seed in (4, 5):  # the seed is in run.json
+            self.write(f"other{seed}/loss.csv", "\n".join(lines) + "\n")
+            self.write(f"other{seed}/run.json", '{"config": {"training.seed": "4"}}')
+        for band, expected in (
+            ([seed2, seed3], "--band: seed3: ended before 90% of the compared tokens; leave it out"),
+            ([bf16, seed2], "bf16 have the same seed"),
+            ([self.folder / "other4", self.folder / "other5"], "other5 have the same seed"),
+        ):
+            code, output, errors = self.call(bf16, fp8, "--band", *band, "--no-plot")
+            self.assertEqual((code, output), (2, ""))
+            self.assertIn(expected, errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
+
     def test_a_diverged_run_is_outside_the_band(self):
         with open(self.folder / "fp8/loss.csv", "a") as file:
             file.write(f"101,{101 * 4096},nan,\n")

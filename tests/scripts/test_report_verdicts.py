@@ -157,6 +157,20 @@ class Verdicts(unittest.TestCase):
         self.assertFalse(single.groups)
         self.assertEqual(single.verdict, analysis.INCONCLUSIVE)
 
+    def test_short_runs_are_not_compared(self):
+        """The runs are 0.05 above the baseline from the 30th step on; one ended before that."""
+        for seeds in ((1, 2, 3, 4), (5, 6, 7, 8)):  # pairs, groups
+            base = Arm("b", [run_of([3.0 + s * 1e-5] * 100, s) for s in (1, 2, 3, 4)])
+            runs = [run_of([3.0 + s * 1e-5] * 29 + [3.05 + s * 2e-5] * 71, s, label=f"x{s}") for s in seeds]
+            runs[1] = run_of([9.0] * 20, seeds[1], label="second")
+            found = compare_arms(base, Arm("x", runs), Tolerance())
+            self.assertEqual((found.verdict, found.groups), (analysis.OUTSIDE, seeds[0] == 5))
+            self.assertAlmostEqual(found.measures[0].mean, 0.05, places=3)
+            name = "second" if found.groups else "seed 2"
+            self.assertIn(f"; too short to compare: {name} (20 of 100 tokens)", found.measures[0].why)
+        one = compare_arms(Arm("b", base.runs[:2]), Arm("x", runs[:2]), Tolerance())  # one run of the group is left
+        self.assertEqual((one.verdict, len(one.pairs)), (analysis.INCONCLUSIVE, 1))
+
     def test_groups_need_three_runs_each(self):
         base, other = {1: 3.0, 2: 3.0001, 3: 3.0002}, {7: 3.0, 8: 3.0001, 9: 3.0002}
         self.assertEqual(arms(base, other).verdict, analysis.WITHIN)
@@ -344,10 +358,10 @@ class Verdicts(unittest.TestCase):
         np.testing.assert_allclose(analysis.full_windows(np.array([3.0, 1]), 3), [2])
 
     def test_seed_spread(self):
-        self.assertAlmostEqual(
-            analysis.seed_spread(Arm("b", [run_of([3.0] * 9), run_of([4.0] * 9), run_of([5.0] * 5)])), 1.0
+        runs = [run_of([3.0] * 20), run_of([4.0] * 20), run_of([5.0] * 19), run_of([9.0] * 5)]  # the last is too short
+        np.testing.assert_allclose(analysis.seed_spread(Arm("b", runs)), (1.0, 3)
         )
-        self.assertTrue(math.isnan(analysis.seed_spread(Arm("b", [run_of([3.0])]))))
+        self.assertTrue(math.isnan(analysis.seed_spread(Arm("b", [run_of([3.0])]))[0]))
 
     def test_six_lines_look_different_and_the_rest_is_gray(self):
         many = [Arm(f"arm{k}", [run_of([3.0 + k] * 40, seed=1)]) for k in range(12)]

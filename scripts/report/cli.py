@@ -1,6 +1,7 @@
 """The command line of compare_loss.py."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -84,8 +85,8 @@ def check(options):
         raise UserError(f"--smooth: {options.smooth} must be at least 1")
     for name in ("sigmas", "tolerance_nats", "tolerance_percent", "seq_length", "tokens_per_step"):
         value = getattr(options, name)
-        if value is not None and not value > 0:
-            raise UserError(f"--{name.replace('_', '-')}: {value} must be above 0")
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"--{name.replace('_', '-')}: {value} must be a finite number above 0")
 
 
 def check_arms(options):

@@ -2,6 +2,8 @@
 summary.json) or from runs named on the command line."""
 
 import dataclasses
+import json
+import math
 
 from . import UserError
 from .analysis import Arm, Tolerance
@@ -40,6 +42,24 @@ def of_runs(runs, seeds):
     )
 
 
+def read_tolerance(folder, summary):
+    """(Tolerance, sources of its limits). A summary of an earlier te-experiment calls it "bar", or does not record what
+    its file sets."""
+    limits = summary.get("tolerance") or summary["bar"]
+    for limit in ("nats", "percent"):
+        if not isinstance(limits[limit], (int, float)) or not 0 < limits[limit] < math.inf:
+            raise UserError(
+                f"{folder / 'summary.json'}: the tolerance in {limit} is {json.dumps(limits[limit])}; set a finite "
+                "number above 0 in the experiment's file and run te-experiment again"
+            )
+    given, known = limits.get("given", []), "given" in limits
+    sources = {
+        limit: "set in the experiment's file" if limit in given else "default" if known else "from summary.json"
+        for limit in ("nats", "percent")
+    }
+    return Tolerance(limits["nats"], limits["percent"] / 100), sources
+
+
 def read(folder, baseline=None, logs=None):
     summary = read_json(folder / "summary.json")
     try:
@@ -47,15 +67,7 @@ def read(folder, baseline=None, logs=None):
         # A baseline of the command line applies to all variants.
         own = {} if baseline else {v["name"]: v["baseline"] for v in summary["variants"] if "baseline" in v}
         baseline = baseline or summary["baseline"]
-        # A summary of an earlier te-experiment calls the tolerance "bar", or does not record which limits its file
-        # sets.
-        limits = summary.get("tolerance") or summary["bar"]
-        tolerance = Tolerance(limits["nats"], limits["percent"] / 100)
-        given, known = limits.get("given", []), "given" in limits
-        sources = {
-            limit: "set in the experiment's file" if limit in given else "default" if known else "from summary.json"
-            for limit in ("nats", "percent")
-        }
+        tolerance, sources = read_tolerance(folder, summary)
         title = summary["name"]
         arms, unfinished = {}, []
         for name, runs in variants.items():

@@ -404,12 +404,22 @@ class Program(InFolder):
             ([folder, "--baseline", "none"], "none is not a variant; the variants are bf16, fp8"),
             ([run, run, "--report", folder / "r"], "two have the name bf16_seed1"),
             ([run, folder / "fp8_seed1", "--report", folder / "r", "--tolerance-nats", "0"], "--tolerance-nats"),
+            ([folder, "--tolerance-nats", "inf"], "--tolerance-nats: inf must be a finite number above 0"),
+            ([folder, "--tolerance-percent", "nan"], "--tolerance-percent"),
             ([run, folder / "fp8_seed1", "--report", run / "loss.csv" / "x"], "cannot be written"),
         ):
             code, _, errors = self.call(*arguments)
             self.assertEqual(code, 2, arguments)
             self.assertIn(expected, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
+        for limit in ("nats", "percent"):
+            summary = json.loads((folder / "summary.json").read_text())
+            summary["tolerance"][limit] = None  # te-experiment writes infinity so
+            (folder / "other").mkdir(exist_ok=True)
+            (folder / "other" / "summary.json").write_text(json.dumps(summary))
+            code, _, errors = self.call(folder / "other")
+            self.assertIn(f"summary.json: the tolerance in {limit} is null; set a finite number above 0", errors)
+            self.assertEqual((code, errors.count("\n")), (2, 1), errors)
         write_summary(folder, {"bf16": ["bf16_seed1"], "fp8": ["fp8_seed1"]}, "bf16", {"fp8_seed1": "failed"})
         self.assertIn("only runs of the baseline have finished", self.call(folder)[2])
 

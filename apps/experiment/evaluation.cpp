@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/printable.h"
@@ -51,6 +52,14 @@ Command evaluation_command(const Evaluation& evaluation, const Run& run, const S
 
 bool has_results(const Run& run) {
   return fs::exists(run.folder / kResultsName) && fs::exists(run.folder / kItemsName);
+}
+
+void remove_results(const Run& run) {
+  for (const char* name : {kResultsName, kItemsName}) {
+    std::error_code error;
+    fs::remove(run.folder / name, error);
+    if (error) user_error("{}: {}; delete it", (run.folder / name).string(), error.message());
+  }
 }
 
 std::string evaluation_progress(const Run& run) {

@@ -24,6 +24,8 @@ Command evaluation_command(const Evaluation& evaluation, const Run& run, const S
 
 /// Whether both result files exist.
 bool has_results(const Run& run);
+/// Removes both. UserError if that fails.
+void remove_results(const Run& run);
 
 /// Progress of te-generate from the last line of its log: "hellaswag 1200/10042"; empty if there is none yet.
 std::string evaluation_progress(const Run& run);

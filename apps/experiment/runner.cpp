@@ -27,12 +27,14 @@ bool has_finished_unseen(const Item& item) {
   return !item.run.config.checkpoint.save_last && item.progress.step >= item.run.config.training.train_steps;
 }
 
-// Requests an evaluation unless one with the same arguments is done and its files exist.
+// Requests an evaluation unless one with the same arguments is done and its files exist. Results of other arguments are
+// removed: if the evaluation fails or is stopped, the report would compare them with new ones.
 void request_evaluation(Item& item, const Evaluation& evaluation) {
   const std::string request = request_text(evaluation);
   EvaluationState& state = item.state.evaluation;
   item.evaluate = true;
   if (state.stage == Stage::finished && state.request == request && has_results(item.run)) return;
+  remove_results(item.run);
   state = {Stage::waiting, request, 0, ""};
 }
 

@@ -74,6 +74,13 @@ TEST_F(Evaluations, RunOnceAfterEachRun) {
   EXPECT_EQ(calls(), 8);
   EXPECT_EQ(other.out.find(": started on"), std::string::npos) << other.out;
   EXPECT_EQ(file("fp8_seed2/state.json").at("attempts"), 1);
+  // An evaluation that fails leaves no results of the earlier arguments.
+  write_experiment("lambada_openai, own_task", "  limit: 4\n");
+  EXPECT_EQ(run_counted(counting("case \"$3\" in */fp8_*) exit 2 ;; esac\n")).code, 1);
+  for (const char* name : {"evaluate.json", "evaluate_items.jsonl"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_ / ("out/bf16_seed1/" + std::string(name))));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / ("out/fp8_seed1/" + std::string(name)))) << name;
+  }
 }
 
 TEST_F(Evaluations, ContinueAfterAStopAndFailSeparately) {

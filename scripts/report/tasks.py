@@ -36,6 +36,7 @@ def is_share(metric):
 class Evaluation:
     results: dict  # {task: {metric: (value, standard error over documents or NaN)}}
     items: dict  # {(task, metric): {document: (sum, weight)}}
+    documents: dict = dataclasses.field(default_factory=dict)  # {task: number of documents}, if the file has it
 
 
 @dataclasses.dataclass
@@ -55,36 +56,58 @@ class ItemComparison:
 # ---- Files -------------------------------------------------------------------------------------------------
 
 
+# Files that te-experiment writes; they count only if its state.json calls the evaluation finished.
+_OF_EXPERIMENTS = ("evaluate.json", "evaluate_items.jsonl")
+
+
 def evaluation(run):
-    found = Evaluation({}, {})
-    for file in sorted(run.folder.rglob("evaluate*.json")) if run.folder else []:
-        _read_results(file, found.results)
-    for file in sorted(run.folder.rglob("evaluate*.jsonl")) if run.folder else []:
-        _read_items(file, found.items)
+    found, skipped = Evaluation({}, {}), _skipped(run)
+    for pattern, read in (("evaluate*.json", _read_results), ("evaluate*.jsonl", _read_items)):
+        files = {}  # {task: its file}
+        for file in sorted(run.folder.rglob(pattern)) if run.folder else []:
+            for task in read(file, found) if file not in skipped else ():
+                if (other := files.setdefault(task, file)) != file:
+                    raise UserError(f"{file}: has {task}, as {other} has; keep one of the files in the run's folder")
     return found
 
 
-def _read_results(file, results):
+def _skipped(run):
+    state = run.folder / "state.json" if run.folder else None
+    record = runs.read_json(state).get("evaluation") if state and state.is_file() else None
+    finished = not isinstance(record, dict) or record.get("state") == "finished"
+    return () if finished else tuple(run.folder / name for name in _OF_EXPERIMENTS)
+
+
+def _read_results(file, found):
+    """Adds the file's results; returns its tasks."""
     content = runs.read_json(file)
     tables = {**content.get("results", {}), **content.get("groups", {})}
     for task, metrics in tables.items():
-        table = results.setdefault(task, {})
+        table = found.results.setdefault(task, {})
         for key, value in metrics.items():
             name, _, rest = key.partition(",")
             if not name.endswith("_stderr") and isinstance(value, (int, float)) and rest:
                 error = metrics.get(f"{name}_stderr,{rest}")
                 table[name] = (float(value), float(error) if isinstance(error, (int, float)) else math.nan)
+        counted = content.get("n-samples", {}).get(task, {}).get("effective", metrics.get("sample_len"))
+        if counted is not None:
+            found.documents[task] = counted
+    return tables.keys()
 
 
-def _read_items(file, items):
+def _read_items(file, found):
+    """Adds the file's documents; returns their tasks."""
+    tasks = {}
     for number, item in runs.json_lines(file):
         index = item.get("index", item.get("doc_id"))
         if "task" not in item or index is None:
             raise UserError(f"{file}: line {number}: needs task and index (or doc_id); give the items of an evaluation")
+        tasks[item["task"]] = None
         for metric, keys in _ITEM_KEYS.items():
             value = next((item[key] for key in keys if item.get(key) is not None), None)
             if value is not None:
-                items.setdefault((item["task"], metric), {})[index] = _sum_and_weight(file, number, metric, value)
+                found.items.setdefault((item["task"], metric), {})[index] = _sum_and_weight(file, number, metric, value)
+    return tasks.keys()
 
 
 def _sum_and_weight(file, number, metric, value):
@@ -97,13 +120,29 @@ def _sum_and_weight(file, number, metric, value):
     raise UserError(f"{file}: line {number}: {metric} must be a number, or a sum and its weight; evaluate again")
 
 
+def _separate_numbers_of_documents(evaluations):
+    """Makes a task that was evaluated with several numbers of documents several tasks, as its scores are not comparable."""
+    counts = {}
+    for e in evaluations:
+        for task in e.results:
+            counts.setdefault(task, set()).add(e.documents.get(task))
+    for e in evaluations:
+        names = {
+            task: f"{task} ({e.documents.get(task, 'unknown')} documents)" for task in e.results if len(counts[task]) > 1
+        }
+        e.results = {names.get(task, task): metrics for task, metrics in e.results.items()}
+        e.items = {(names.get(task, task), metric): found for (task, metric), found in e.items.items()}
+
+
 # ---- Arms --------------------------------------------------------------------------------------------------
 
 
 def arm_values(arms):
     """{(task, metric): [(mean, standard error, runs)]} with one entry per arm, None if no run of it was evaluated. The error
     is that of the mean over seeds; for a single run, that over its documents."""
-    found = [[e.results for run in arm.runs if (e := evaluation(run)).results] for arm in arms]
+    found = [[evaluation(run) for run in arm.runs] for arm in arms]
+    _separate_numbers_of_documents([e for arm in found for e in arm])
+    found = [[e.results for e in arm if e.results] for arm in found]
     keys = sorted({(task, metric) for arm in found for run in arm for task in run for metric in run[task]})
     table = {}
     for task, metric in keys:
@@ -129,6 +168,7 @@ def compare_tasks(pairs):
     """One row per task and metric: {"task", "metric", "baseline", "run": means, "gap", "estimate": over pairs or None,
     "items": [ItemComparison], starting with the mean of all pairs if there are several}."""
     sides = [(pair, evaluation(pair.baseline), evaluation(pair.run)) for pair in pairs]
+    _separate_numbers_of_documents([e for _, a, b in sides for e in (a, b)])
     sides = [(p, a, b) for p, a, b in sides if a.results and b.results]
     keys = {(t, m) for _, a, b in sides for t in a.results.keys() & b.results.keys() for m in a.results[t]}
     return [row for key in sorted(keys) if (row := _compare_task(*key, sides))]

@@ -136,6 +136,37 @@ class Tasks(InFolder):
             self.assertNotIn(claim, text)
         self.assertEqual(report.numbers()["arms"][0]["tasks"], [])
 
+    def test_scores_of_different_documents_have_no_gap(self):
+        arms = {"bf16": [], "fp8": []}
+        for name, right in (("bf16", [1] + [0] * 9), ("fp8", [1])):
+            run = self.accuracies(f"{name}1", 1, right)
+            file = run.folder / "evaluate.json"
+            content = json.loads(file.read_text())
+            file.write_text(json.dumps(content | {"n-samples": {"t": {"original": 20, "effective": len(right)}}}))
+            arms[name].append(run)
+        self.assertEqual(tasks.compare_tasks([analysis.make_pair(arms["bf16"][0], arms["fp8"][0])]), [])
+        text = blocks.markdown(pages.Report(experiment.of_arms(arms)).blocks(lambda *_: []))
+        self.assertIn("| t (10 documents) | acc | 10.00 ± 10.00% | - |", text)
+        self.assertIn("| t (1 documents) | acc | - | 100.00 ± 10.00% |", text)
+
+    def test_only_results_of_a_finished_evaluation(self):
+        run = self.accuracies("a", 1, [1, 0])
+        for state, expected in (("finished", {"t"}), ("failed", set()), ("waiting", set())):
+            (run.folder / "state.json").write_text(json.dumps({"evaluation": {"state": state}}))
+            self.assertEqual(tasks.evaluation(run).results.keys(), expected, state)
+        (run.folder / "evaluate_own.json").write_text(json.dumps({"results": {"own": {"acc,none": 0.5}}}))
+        self.assertEqual(tasks.evaluation(run).results.keys(), {"own"})
+
+    def test_a_task_has_one_file(self):
+        for name, text in (
+            ("evaluate_try.json", json.dumps({"results": {"t": {"acc,none": 0.5}}})),
+            ("evaluate_try.jsonl", '{"task": "t", "doc_id": 0, "acc": 1.0}\n'),
+        ):
+            run = self.accuracies(name, 1, [1, 0])
+            (run.folder / name).write_text(text)
+            with self.assertRaisesRegex(UserError, f"{name}: has t, as .*keep one of the files"):
+                tasks.evaluation(run)
+
     def test_notes_match_the_table(self):
         share = ["t", "acc", "b", "seed 1", "9", "+1", "0 to 2", "1", "2", "0.5"]
         word = ["t", "log-probability per word", "b", "seed 1", "9", "+1", "0 to 2", "-", "-", "0.5"]

@@ -45,6 +45,7 @@ Command evaluation_command(const Evaluation& evaluation, const Run& run, const S
                         (run.folder / kResultsName).string(), "--items", (run.folder / kItemsName).string()});
   if (run.config.training.device == config::DeviceChoice::cpu)
     command.words.insert(command.words.end(), {"--device", "cpu"});
+  if (slot.needs_gpus(run)) command.words.insert(command.words.end(), {"--device", "cuda"});
   const std::vector<std::string> arguments = arguments_of(evaluation);
   command.words.insert(command.words.end(), arguments.begin(), arguments.end());
   return command;

@@ -369,7 +369,7 @@ std::vector<Slot> make_slots(const Experiment& experiment, int hardware_threads)
   if (on.cpu > 0) {
     const int64_t threads = std::max<int64_t>(1, hardware_threads / (on.cpu * on.ranks));
     for (int64_t i = 0; i < on.cpu; ++i) {
-      slots.push_back({"CPU", {}, launcher});
+      slots.push_back({"CPU", {}, launcher, false});
       if (std::getenv("OMP_NUM_THREADS") == nullptr)
         slots.back().environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
     }
@@ -377,7 +377,7 @@ std::vector<Slot> make_slots(const Experiment& experiment, int hardware_threads)
   }
   const std::vector<std::pair<std::string, std::string>> shared = shared_algorithms(experiment.directory);
   if (on.gpus.empty())
-    return {{on.ranks > 1 ? fmt::format("{} ranks", on.ranks) : "this machine", shared, launcher}};
+    return {{on.ranks > 1 ? fmt::format("{} ranks", on.ranks) : "this machine", shared, launcher, false}};
   if (on.gpus.size() % several != 0)
     user_error("run_on: {} gpus cannot be divided among runs of {} ranks; set a multiple", on.gpus.size(),
                several);
@@ -386,7 +386,7 @@ std::vector<Slot> make_slots(const Experiment& experiment, int hardware_threads)
       const std::vector<int> ids(on.gpus.begin() + static_cast<std::ptrdiff_t>(first),
                                  on.gpus.begin() + static_cast<std::ptrdiff_t>(first + several));
       const std::string list = fmt::format("{}", fmt::join(ids, ","));
-      slots.push_back({(several > 1 ? "GPUs " : "GPU ") + list, shared, launcher});
+      slots.push_back({(several > 1 ? "GPUs " : "GPU ") + list, shared, launcher, true});
       slots.back().environment.emplace_back("CUDA_VISIBLE_DEVICES", list);
     }
   return slots;

@@ -89,6 +89,11 @@ struct Slot {
   std::string name;  ///< "GPU 0", "GPUs 0,1", "CPU"
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<std::string> launcher;  ///< before te-train; empty for one rank
+  bool gpus = false;                  ///< of run_on.gpus
+  /// Whether the run must not fall back to the CPU without its GPUs.
+  bool needs_gpus(const Run& run) const {
+    return gpus && run.config.training.device == config::DeviceChoice::automatic;
+  }
 };
 
 /// The slots for concurrent runs; at least one. Runs on GPUs share a cache of GEMM algorithms in the experiment's

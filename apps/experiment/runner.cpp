@@ -53,6 +53,7 @@ int64_t saved_step(const Run& run) {
 Command command_of(const Run& run, const Slot& slot, const std::string& te_train) {
   Command command{slot.launcher, slot.environment};
   command.words.insert(command.words.end(), {te_train, "--config", (run.folder / "config.yaml").string()});
+  if (slot.needs_gpus(run)) command.words.insert(command.words.end(), {"--set", "training.device=cuda"});
   // A branch starts from another run's checkpoint until it has its own.
   if (!run.start.empty() && saved_step(run) == 0)
     command.words.insert(command.words.end(), {"--set", "checkpoint.resume=" + run.start.string()});

@@ -268,6 +268,28 @@ TEST_F(TeExperiment, RunsSeveralRunsPerGpu) {
                        "a_seed" + std::to_string(i + 1) + " (waiting): CUDA_VISIBLE_DEVICES=" + gpus[i]);
 }
 
+// They would otherwise train on the CPU, and be compared with runs on GPUs. A device that a config names is kept.
+TEST_F(TeExperiment, RunsWithoutTheirGpuFail) {
+  const auto write = [&](const std::string& more) {
+    write_file(folder_ / "tiny.yaml", "base: " + (folder_ / "base.yaml") +
+                                          "\ndirectory: " + (folder_ / "out") +
+                                          "\noverrides: [training.device=auto]\nvariants: {a: [], b: [" +
+                                          more + "]}\nseeds: [1]\nrun_on: {gpus: [999]}\n" +
+                                          "evaluate: {tasks: [piqa], data: " + (folder_ / "") + "}\n");
+  };
+  write("training.device=cpu");
+  const std::string plan = run("--dry-run " + (folder_ / "tiny.yaml")).out;
+  TE_EXPECT_CONTAINS(plan, "a_seed1/config.yaml --set training.device=cuda\n");
+  TE_EXPECT_CONTAINS(plan, "b_seed1/config.yaml\n");
+  TE_EXPECT_CONTAINS(plan, " --device cuda --tasks piqa");
+  write("");
+  EXPECT_EQ(run((folder_ / "tiny.yaml")).code, 1);
+  for (const char* name : {"a_seed1/state.json", "b_seed1/state.json"}) {
+    EXPECT_EQ(file(name).at("attempts"), 1);
+    TE_EXPECT_CONTAINS(file(name).value("reason", ""), "error: device cuda");
+  }
+}
+
 // The ranks receive the signal, not mpirun, and save together.
 TEST_F(TeExperiment, InterruptsAndResumesRanksUnderMpirun) {
   std::string launcher;  // without its last word, the flag for the number of ranks

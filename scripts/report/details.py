@@ -192,13 +192,22 @@ def differing_keys(baseline, arm):
 
 
 def other_differences(baseline, arm):
-    """Lines about differences outside the config: version, commit, device, ranks."""
+    """Lines about differences outside the config, of the arms or of pairs of equal seed: version, commit, device, ranks."""
     lines = []
+    of_seed = {run.seed: run for run in baseline.runs if run.seed is not None}
+    pairs = [(of_seed[run.seed], run) for run in arm.runs if run.seed in of_seed]
     for name in ("version", "commit", "device", "ranks"):
-        found = [
-            sorted({str(start.get(name, "")) for run in side.runs for start in run.record.get("starts", [])})
-            for side in (baseline, arm)
-        ]
+        found = [_values(name, side.runs) for side in (baseline, arm)]
         if found[0] and found[1] and found[0] != found[1]:
             lines.append(f"{name}: {', '.join(found[0])} in {baseline.name}, {', '.join(found[1])} in {arm.name}")
+            continue
+        sides = [(run.seed, _values(name, [base]), _values(name, [run])) for base, run in pairs]
+        seeds = [str(seed) for seed, first, second in sides if first and second and first != second]
+        if seeds:
+            lines.append(f"{name}: {' or '.join(found[0])}, not the same in the pairs of seed {', '.join(seeds)}")
     return lines
+
+
+def _values(name, of_runs):
+    """The values of all starts of the runs, as text."""
+    return sorted({str(start.get(name, "")) for run in of_runs for start in run.record.get("starts", [])})

@@ -4,6 +4,7 @@ import math
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 try:
@@ -229,6 +230,21 @@ class Details(unittest.TestCase):
         records = [[operand("a", 0.1, 0.0), operand("b", 0.0, 0.5)], [operand("a", 0.0, 0.2), operand("b", 0.3, 0.0)]]
         self.assertEqual(details.worst_operands(records, 1), [("b", "input", "e4m3", 0.3, 0.5)])
         self.assertEqual(details.other_numbers(records)["sqnr"][2], 9.0)
+
+    def test_devices_of_pairs(self):
+        def arm(name, *devices):
+            runs = [SimpleNamespace(seed=s, record={"starts": [{"device": d}]}) for s, d in enumerate(devices, 1)]
+            return SimpleNamespace(name=name, runs=runs)
+
+        base = arm("bf16", "CPU", "H200", "H200")
+        self.assertEqual(details.other_differences(base, arm("fp8", "CPU", "H200", "H200")), [])
+        self.assertEqual(
+            details.other_differences(base, arm("fp8", "H200", "CPU", "H200")),
+            ["device: CPU or H200, not the same in the pairs of seed 1, 2"],
+        )
+        self.assertEqual(
+            details.other_differences(base, arm("fp8", "CPU", "CPU")), ["device: CPU, H200 in bf16, CPU in fp8"]
+        )
 
 
 if __name__ == "__main__":

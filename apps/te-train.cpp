@@ -208,12 +208,17 @@ int train(te::config::Config config, te::parallel::World& world, const Start& st
   }
   if (const std::string crossing = te::parallel::crossing_groups(placement, grid); !crossing.empty())
     te::log_warning("{}", crossing);
-  const auto record = [&](const auto& contents) {
-    te::train::write_run_record(config, context, placement, trainer.plan(), contents, version);
+  bool recorded = false;
+  const auto record = [&](const te::train::RunInputs& inputs) {
+    te::train::write_run_record(config, context, placement, trainer.plan(), inputs, version);
+    recorded = true;
     te::train::write_start_files(info);
   };
-  switch (trainer.run(requests, record)) {
+  const te::train::Outcome end = trainer.run(requests, record);
+  if (recorded) te::train::record_end(config, te::to_string(end));
+  switch (end) {
     case te::train::Outcome::finished:
+    case te::train::Outcome::stopped_early:
       return 0;
     case te::train::Outcome::diverged:
       return 3;

@@ -83,34 +83,33 @@ json hosts(const parallel::Placement& placement) {
   return list;
 }
 
-json this_start(const Context& context, const parallel::Placement& placement,
-                const std::map<std::string, std::string>& contents, const ProgramVersion& program) {
+json this_start(const Context& context, const parallel::Placement& placement, const RunInputs& inputs,
+                const ProgramVersion& program) {
   const DeviceInfo device = context.info();
   size_t ranks = 0;
   for (const parallel::HostPlacement& host : placement) ranks += host.ranks.size();
   std::error_code error;
-  return {{"time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
-          {"version", program.version},
-          {"commit", program.commit},
-          {"compiler", __VERSION__},
-          {"command", command_line()},
-          {"working_directory", fs::current_path(error).string()},
-          {"host", host_name()},
-          {"process", ::getpid()},
-          {"ranks", ranks},
-          {"hosts", hosts(placement)},
-          {"device", device.name},
-          {"device_memory_bytes", device.memory_bytes},
-          {"driver", first_line("/proc/driver/nvidia/version")},
-          {"data", contents},
-          {"libraries", loaded_libraries()},
-          {"environment", environment()}};
+  json start = {{"time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+                {"version", program.version},
+                {"commit", program.commit},
+                {"compiler", __VERSION__},
+                {"command", command_line()},
+                {"working_directory", fs::current_path(error).string()},
+                {"host", host_name()},
+                {"process", ::getpid()},
+                {"ranks", ranks},
+                {"hosts", hosts(placement)},
+                {"device", device.name},
+                {"device_memory_bytes", device.memory_bytes},
+                {"driver", first_line("/proc/driver/nvidia/version")},
+                {"data", inputs.contents},
+                {"libraries", loaded_libraries()},
+                {"environment", environment()}};
+  if (inputs.zero_moments_after > 0) start["zero_moments_after"] = inputs.zero_moments_after;
+  return start;
 }
 
-// The starts recorded by the run that this one may resume.
-json earlier_starts(const fs::path& path) {
-  const FileText file = read_file(path);
-  const json record = try_parse_json(file.text);
+json starts_in(const json& record) {
   return record.is_object() && record.contains("starts") && record["starts"].is_array() ? record["starts"]
                                                                                         : json::array();
 }
@@ -118,8 +117,8 @@ json earlier_starts(const fs::path& path) {
 }  // namespace
 
 void write_run_record(const config::Config& config, const Context& context,
-                      const parallel::Placement& placement, const MemoryPlan& plan,
-                      const std::map<std::string, std::string>& contents, const ProgramVersion& program) {
+                      const parallel::Placement& placement, const MemoryPlan& plan, const RunInputs& inputs,
+                      const ProgramVersion& program) {
   const fs::path folder = config.logging.directory, path = folder / "run.json";
   std::error_code error;
   fs::create_directories(folder, error);
@@ -132,8 +131,19 @@ void write_run_record(const config::Config& config, const Context& context,
   if (const std::string emulated = config::emulated_recipes(config.precision, config.model.num_layers);
       !emulated.empty())
     record["emulated"] = emulated;
-  record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
-  record["starts"].push_back(this_start(context, placement, contents, program));
+  record["starts"] =
+      config.checkpoint.resume == "never" ? json::array() : starts_in(try_parse_json(read_file(path).text));
+  record["starts"].push_back(this_start(context, placement, inputs, program));
+  write_run_file(path, dump_json(record, 2) + "\n");
+}
+
+void record_end(const config::Config& config, std::string_view end) {
+  const fs::path path = fs::path(config.logging.directory) / "run.json";
+  json record = try_parse_json(read_file(path).text);
+  json starts = starts_in(record);
+  if (starts.empty() || !starts.back().is_object()) return;
+  starts.back()["end"] = end;
+  record["starts"] = starts;
   write_run_file(path, dump_json(record, 2) + "\n");
 }
 

@@ -173,6 +173,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
                .checkpoint = reader.folder(),
                .weights = reader.folder(),
                .scales = loaded.scales,
+               .moments = loaded.optimizer,
                .datasets = reader.manifest().datasets};
       if (!loaded.optimizer) log_info("Adam moments are not loaded and start at zero");
       report_changes(reader.config(), point.progress);

@@ -21,6 +21,7 @@ struct StartPoint {
   std::filesystem::path weights;                   ///< source of the weights: checkpoint, init_from or empty
   std::filesystem::path adapter = {};              ///< source of the adapter in a new run: adapter.init_from
   bool scales = false;                             ///< the checkpoint had FP8 state
+  bool moments = true;                             ///< false: resumed without Adam moments
   std::vector<checkpoint::Dataset> datasets = {};  ///< that the checkpoint records
   std::map<std::string, uint64_t> hashes =
       {};  ///< WeightSource::hash() of what init_from names, by path; rank 0

@@ -124,7 +124,7 @@ void Trainer::prepare_folders(StartPoint& start, const Record& record) {
     folder_->truncate_logs(start.progress.step,
                            std::max(config_.logging.every, logged_every(start.checkpoint)));
     folder_->warn_of_later_checkpoints(start.progress.step, options.keep);
-    if (record) record(contents(start));
+    if (record) record({contents(start), start.moments ? 0 : start.progress.step});
   });
 }
 

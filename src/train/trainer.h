@@ -18,6 +18,7 @@
 #include "train/best_checkpoints.h"
 #include "train/checkpoint_manager.h"
 #include "train/run_folder.h"
+#include "train/run_record.h"
 #include "train/samples.h"
 #include "train/signals.h"
 #include "train/startup.h"
@@ -44,8 +45,8 @@ class Trainer {
   model::ModelStage& model() { return runner_.model(); }
 
   /// Opens the data, allocates, initializes or resumes, and trains as TrainingLoop::run() describes. Calls `record` on
-  /// rank 0 once the folders are locked for this run, with the content of datasets and initial weights by path.
-  using Record = std::function<void(const std::map<std::string, std::string>& contents)>;
+  /// rank 0 before the first step.
+  using Record = std::function<void(const RunInputs& inputs)>;
   Outcome run(Requests& requests, const Record& record = {});
 
  private:

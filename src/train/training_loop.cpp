@@ -488,7 +488,7 @@ Outcome TrainingLoop::report(double in_loop) const {
   if (best_checkpoints_.exhausted(progress_.validation)) {
     log_info("stopped early after step {}: {}", progress_.step,
              best_checkpoints_.describe(progress_.validation));
-    return end;
+    return last.empty() ? Outcome::stopped_early : end;
   }
   log_warning("interrupted after step {}; {}", progress_.step,
               checkpoint_manager_.newest().empty()

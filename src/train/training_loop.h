@@ -17,6 +17,7 @@
 #include <string>
 
 #include "config/config.h"
+#include "core/choices.h"
 #include "parallel/world.h"
 #include "train/batch_reader.h"
 #include "train/batches.h"
@@ -41,7 +42,8 @@
 
 namespace te::train {
 
-enum class Outcome : uint8_t { finished, interrupted, diverged };
+enum class Outcome : uint8_t { finished, stopped_early, interrupted, diverged };
+TE_NAMES(Outcome, "finished", "stopped early", "interrupted", "diverged")
 
 /// What startup has created for the loop; must outlive it.
 struct LoopParts {

@@ -128,6 +128,7 @@ TEST_F(Evaluation, RunWithoutImprovementStops) {
                      "stopped early after step 6: the loss of validation set valid has not improved in 2 "
                      "evaluations (training.early_stopping_patience)");
   EXPECT_TRUE(fs::exists(folder_.checkpoint("a", 6)));
+  TE_EXPECT_CONTAINS(read_file(folder_.run_folder("a") + "/run.json"), "\"end\": \"stopped early\"");
   // Resumed from step 4, after one evaluation without improvement, it stops at the same step.
   const Overrides from_4 = {"checkpoint.resume=" + folder_.checkpoint("a", 4)};
   run("a", common + from_4);

@@ -181,6 +181,7 @@ TEST_F(Interruption, FiniteDivergenceIsDetected) {
   TE_EXPECT_CONTAINS(result.out, "loss spike in step ");
   TE_EXPECT_CONTAINS(result.out, "is above 11.0982 (");
   TE_EXPECT_CONTAINS(result.out, " steps had a loss spike");
+  TE_EXPECT_CONTAINS(read_file(folder_.run_folder("a") + "/run.json"), "\"end\": \"diverged\"");
   const Result again =
       folder_.run("a", {"optimizer.lr=30", "optimizer.decay=constant", "training.train_steps=8",
                         "checkpoint.save_every=1", "checkpoint.resume=auto"});

@@ -121,6 +121,7 @@ TEST_F(Resuming, WithoutMoments) {
   const Result more = folder_.run("c", {"checkpoint.resume=auto", "training.train_steps=8"});
   EXPECT_EQ(more.code, 0) << more.error;
   TE_EXPECT_CONTAINS(more.out, "Adam moments are not loaded and start at zero");
+  TE_EXPECT_CONTAINS(read_file(folder_.run_folder("c") + "/run.json"), "\"zero_moments_after\": 6");
   EXPECT_EQ(folder_.csv("c").size(), 8u);
 }
 

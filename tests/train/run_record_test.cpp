@@ -26,10 +26,10 @@ class RunRecord : public ::testing::Test {
         "data: {synthetic: true}\n",
         "small.yaml", {"logging.directory=" + (folder_ / "a run")});
   }
-  void write(const char* resume = "never") {
+  void write(const char* resume = "never", int64_t zero_moments_after = 0) {
     config_.checkpoint.resume = resume;
-    train::write_run_record(config_, context_, placement_, plan_, {{"data/a", "3 documents"}},
-                            {"1.2.3", "abc-dirty"});
+    train::write_run_record(config_, context_, placement_, plan_,
+                            {{{"data/a", "3 documents"}}, zero_moments_after}, {"1.2.3", "abc-dirty"});
   }
   json read() const { return parse_json(testing::read_file(folder_ / "a run/run.json")); }
 
@@ -87,6 +87,22 @@ TEST_F(RunRecord, ResumedRunAddsItsStart) {
   EXPECT_EQ(read().at("starts").size(), 3u);
   write("never");
   EXPECT_EQ(read().at("starts").size(), 1u);
+}
+
+// The end is that of the last start; a start that is killed has none.
+TEST_F(RunRecord, HasTheEndOfAStartAndItsLostMoments) {
+  train::record_end(config_, "finished");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a run/run.json"));
+  write();
+  write("auto", 4);
+  train::record_end(config_, "stopped early");
+  write("auto");
+  const json starts = read().at("starts");
+  EXPECT_FALSE(starts.at(0).contains("end") || starts.at(0).contains("zero_moments_after"));
+  EXPECT_EQ(starts.at(1).at("end"), "stopped early");
+  EXPECT_EQ(starts.at(1).at("zero_moments_after"), 4);
+  EXPECT_FALSE(starts.at(2).contains("end") || starts.at(2).contains("zero_moments_after"));
+  EXPECT_EQ(read().at("config").at("training.train_steps"), "6");
 }
 
 TEST_F(RunRecord, DamagedFileIsReplaced) {

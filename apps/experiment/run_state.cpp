@@ -106,6 +106,16 @@ void write_state(const Run& run, const RunState& state) {
   write_whole(run.folder / "state.json", dump_json(record, 2) + "\n");
 }
 
+Stage read_end(const Run& run) {
+  const auto record = try_parse_json(read_file(run.folder / "run.json").text);
+  if (!record.is_object() || !record.contains("starts") || !record["starts"].is_array())
+    return Stage::waiting;
+  const auto start = record["starts"].empty() ? nlohmann::json() : record["starts"].back();
+  const std::string end = start.is_object() ? start.value("end", "") : "";
+  if (end == "diverged") return Stage::diverged;
+  return end == "finished" || end == "stopped early" ? Stage::finished : Stage::waiting;
+}
+
 RunProgress read_progress(const Run& run) {
   RunProgress progress;
   File file(run.folder / "loss.csv");

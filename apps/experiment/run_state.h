@@ -1,5 +1,5 @@
-// The state and progress of a run from its folder: state.json, which te-experiment writes, and loss.csv, which te-train
-// writes.
+// The state and progress of a run from its folder: state.json, which te-experiment writes, and run.json and loss.csv,
+// which te-train writes.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,9 @@ struct RunState {
 };
 RunState read_state(const Run& run);
 void write_state(const Run& run, const RunState& state);
+
+/// How te-train ended by its run.json: Stage::finished or Stage::diverged; else Stage::waiting, as it can be resumed.
+Stage read_end(const Run& run);
 
 /// Values of the last line of loss.csv; step 0 if there is none.
 struct RunProgress {

@@ -21,10 +21,14 @@ namespace {
 constexpr int kRefused = 2, kDiverged = 3,
               kNoProgram = 127;  // exit codes of te-train, and of a shell that finds no program
 
-// A run that finished after te-experiment was killed: te-train would resume from its last checkpoint and have nothing
-// to do. A run that saves no checkpoint would start again.
-bool has_finished_unseen(const Item& item) {
-  return !item.run.config.checkpoint.save_last && item.progress.step >= item.run.config.training.train_steps;
+// A run that ended after te-experiment was killed. It would resume from its last checkpoint and have nothing to do, or
+// start again if it saves none.
+void take_unseen_end(Item& item) {
+  item.state.stage = read_end(item.run);
+  if (!item.finished()) return;
+  item.state.exit_code = item.state.stage == Stage::diverged ? kDiverged : 0;
+  item.state.process = 0;
+  write_state(item.run, item.state);
 }
 
 // Requests an evaluation unless one with the same arguments is done and its files exist. Results of other arguments are
@@ -83,8 +87,7 @@ Runner::Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<
     item.run = std::move(run);
     if (item.state.stage == Stage::failed || item.state.stage == Stage::interrupted)
       item.state.stage = Stage::waiting;
-    if (item.state.stage == Stage::running)
-      item.state.stage = has_finished_unseen(item) ? Stage::finished : Stage::waiting;
+    if (item.state.stage == Stage::running) take_unseen_end(item);
     if (experiment.evaluation) request_evaluation(item, *experiment.evaluation);
     items_.push_back(std::move(item));
   }

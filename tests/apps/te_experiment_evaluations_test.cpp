@@ -1,4 +1,5 @@
-// Evaluations of the final checkpoints of an experiment: once after each run, and stopped and continued like runs.
+// Evaluations of the final checkpoints of an experiment: once after each run, and stopped and continued like runs. Ends
+// of runs that te-experiment did not see.
 #include <csignal>
 
 #include "te_experiment_testing.h"
@@ -124,6 +125,25 @@ TEST_F(Evaluations, AreRefusedBeforeTheFirstRun) {
   EXPECT_EQ(result.code, 2);
   TE_EXPECT_CONTAINS(result.error, "evaluate: data: /nowhere is not a folder");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/bf16_seed1"));
+}
+
+// te-experiment was killed before its runs ended, and they saved no checkpoint.
+TEST_F(TeExperiment, TrustsOnlyARecordedEnd) {
+  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=5, checkpoint.save_last=false"));
+  ASSERT_EQ(run((folder_ / "tiny.yaml") + " --no-report").code, 0);
+  const std::vector<std::string> ends = {"finished", "diverged", "interrupted", "stopped early"};
+  for (size_t i = 0; i < names_.size(); ++i) {
+    json now = file(names_[i] + "/state.json"), record = file(names_[i] + "/run.json");
+    EXPECT_EQ(std::exchange(record["starts"][0]["end"], ends[i]), "finished");
+    now["state"] = "running";
+    write_file(folder_ / ("out/" + names_[i] + "/state.json"), now.dump());
+    write_file(folder_ / ("out/" + names_[i] + "/run.json"), record.dump());
+  }
+  EXPECT_EQ(run((folder_ / "tiny.yaml") + " --no-report").code, 1);
+  EXPECT_EQ(state("fp8_seed1"), "diverged");
+  for (const size_t i : {0, 2, 3}) EXPECT_EQ(state(names_[i]), "finished");
+  for (size_t i = 0; i < names_.size(); ++i)
+    EXPECT_EQ(file(names_[i] + "/state.json").at("attempts"), i == 2 ? 2 : 1) << names_[i];
 }
 
 }  // namespace

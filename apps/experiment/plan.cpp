@@ -5,6 +5,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <set>
 
@@ -163,10 +164,11 @@ Tolerance read_tolerance(const Reader& root) {
   reader.only({"nats", "percent"});
   for (const char* limit : {"nats", "percent"})
     if (reader.has(limit)) tolerance.given.emplace_back(limit);
-  tolerance.nats = reader.value("nats", tolerance.nats, "a number above 0");
-  tolerance.percent = reader.value("percent", tolerance.percent, "a number above 0");
-  if (!(tolerance.nats > 0)) reader.fail("nats", "a number above 0");
-  if (!(tolerance.percent > 0)) reader.fail("percent", "a number above 0");
+  for (const auto& [limit, value] : {std::pair("nats", &tolerance.nats), {"percent", &tolerance.percent}}) {
+    constexpr const char* kRule = "a finite number above 0";
+    *value = reader.value(limit, *value, kRule);
+    if (!(*value > 0) || !std::isfinite(*value)) reader.fail(limit, kRule);
+  }
   return tolerance;
 }
 

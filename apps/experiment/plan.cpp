@@ -259,6 +259,11 @@ void set_start(const std::string& key, const Branch& branch, const Run& parent, 
   if (saves.keep != 0)
     user_error("{}: {} keeps {} checkpoints and may delete that of step {}; set checkpoint.keep=0", key,
                branch.variant, saves.keep, branch.step);
+  if (!saves.save_optimizer && run.config.checkpoint.load_optimizer)
+    user_error(
+        "{}: {} saves no Adam moments; set checkpoint.save_optimizer=true in it, or "
+        "checkpoint.load_optimizer=false in the branch to start from weights",
+        key, branch.variant);
   if (run.config.training.train_steps <= branch.step)
     user_error("{}: training.train_steps ({}) must be above the step of the branch ({})", key,
                run.config.training.train_steps, branch.step);

@@ -123,6 +123,8 @@ TEST_F(TeExperiment, RefusesBranchesThatCannotStart) {
                      "training.train_steps (8) must be above the step of the branch (8)");
   TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf16, step: 8}, seeds: [3]}\n"),
                      "bf16 has no run with seed 3");
+  TE_EXPECT_CONTAINS(refused("  b: [checkpoint.save_optimizer=false]\n  c: {branch: {of: b, step: 8}}\n"),
+                     "b saves no Adam moments; set checkpoint.save_optimizer=true");
   TE_EXPECT_CONTAINS(refused("  b: {overrides: [checkpoint.keep=2]}\n  c: {branch: {of: b, step: 8}}\n"),
                      "set checkpoint.keep=0");
   TE_EXPECT_CONTAINS(refused("  b: {branch: {of: bf16, step: 8}}\n  c: {branch: {of: b, step: 12}}\n"),

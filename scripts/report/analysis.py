@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from . import UserError, curves, statistics
+from . import UserError, curves, details, statistics
 from .words import WITHIN, OUTSIDE, INCONCLUSIVE, tokens_text
 
 BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default tolerance: both limits must hold
@@ -121,6 +121,10 @@ def compare_arms(baseline, arm, tolerance):
         for found in measures:
             found.verdict = INCONCLUSIVE
             found.why = f"no verdict: {', '.join(changed)} had other content in some of the runs; {found.why}"
+    if lost := details.lost_moments(*sides):
+        for found in measures:
+            found.verdict = INCONCLUSIVE
+            found.why = f"no verdict: {lost} of the runs resumed without Adam moments; {found.why}"
     return Comparison(
         baseline, arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )

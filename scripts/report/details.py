@@ -211,3 +211,13 @@ def other_differences(baseline, arm):
 def _values(name, of_runs):
     """The values of all starts of the runs, as text."""
     return sorted({str(start.get(name, "")) for run in of_runs for start in run.record.get("starts", [])})
+
+
+def lost_moments(*sides):
+    """The number of runs that resumed without Adam moments after their first start, which may be meant to have none."""
+    return sum(bool(_zero_moments(run, slice(1, None)) - _zero_moments(run, slice(1))) for side in sides for run in side)
+
+
+def _zero_moments(run, which):
+    """The steps after which these starts began with zero moments."""
+    return {start["zero_moments_after"] for start in run.record.get("starts", [])[which] if "zero_moments_after" in start}

@@ -313,6 +313,23 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(changed.verdict, analysis.INCONCLUSIVE)
         self.assertIn("no verdict: data/a had other content in some of the runs; ", changed.measures[0].why)
 
+    def test_no_verdict_for_lost_moments(self):
+        def arm(name, *resets):
+            runs = []
+            for seed in (1, 2, 3):
+                runs.append(run_of([3.0 + seed + seed * 1e-5] * 40, seed))
+                runs[-1].record = {"starts": [{"zero_moments_after": step} if step else {} for step in resets]}
+            return Arm(name, runs)
+
+        base = arm("base", 0, 0)
+        # The first start may begin with the weights of another run, and repeats that if it is killed before it saves.
+        for resets in ((0,), (10,), (10, 0), (10, 10)):
+            self.assertEqual(compare_arms(base, arm("x", *resets), Tolerance()).verdict, analysis.WITHIN, resets)
+        for resets in ((0, 20), (10, 20), (10, 10, 20)):
+            found = compare_arms(base, arm("x", *resets), Tolerance())
+            self.assertEqual(found.verdict, analysis.INCONCLUSIVE, resets)
+            self.assertIn("no verdict: 3 of the runs resumed without Adam moments; ", found.measures[0].why)
+
     def test_largest_excess(self):
         # Two seeds of the baseline differ by at most 0.5; the run is 0.7 above its baseline in one step (window 1).
         first, second = np.full(40, 3.0), np.full(40, 3.0)

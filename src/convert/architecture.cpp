@@ -120,6 +120,8 @@ Architecture experts_class(const ModelConfig& m, const std::string& source) {
   if (m.norm_placement != config::NormPlacement::pre || m.swiglu_clamp != 0.0 || m.rotary_percent != 1.0 ||
       m.activation != config::ActivationKind::swiglu || !m.window_pattern.empty())
     no_class(source, "experts and this activation, norm placement, rotary_percent or window_pattern");
+  if (m.scale_embedding || m.layernorm_zero_centered_gamma || m.local_rope())
+    no_class(source, "experts and scale_embedding, layernorm_zero_centered_gamma or rope_local_theta");
   if (m.moe_layer_freq > 1) no_class(source, "experts in every n-th layer (model.moe_layer_freq)");
   if (shared) {
     if (!m.moe_shared_expert_gate || !m.add_qkv_bias || m.add_proj_bias || m.qk_norm != QkNorm::none)

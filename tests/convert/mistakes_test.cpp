@@ -439,6 +439,17 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       mixtral, [](ModelConfig& m) { m.moe_router_norm_topk_prob = false; }, "Mixtral has neither");
   refused(
       mixtral, [](ModelConfig& m) { m.first_k_dense = 1; }, "layers without experts");
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}) {
+    const ModelConfig experts = convert::read_hugging_face_config(fixture(name) / "config.json");
+    constexpr const char* kOfGemma =
+        "X: transformers has no model class with experts and scale_embedding, layernorm_zero_centered_gamma";
+    refused(
+        experts, [](ModelConfig& m) { m.scale_embedding = true; }, kOfGemma);
+    refused(
+        experts, [](ModelConfig& m) { m.layernorm_zero_centered_gamma = true; }, kOfGemma);
+    refused(
+        experts, [](ModelConfig& m) { m.sliding_window = 5, m.rope_local_theta = 7; }, kOfGemma);
+  }
 }
 
 TEST(OutputFolder, IsCompleteOrAbsent) {

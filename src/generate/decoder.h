@@ -66,7 +66,7 @@ struct ScoredContinuation {
 /// The model's score of a target.
 struct TokenScore {
   double log_probability = 0.0;  ///< natural logarithm
-  bool is_argmax = false;        ///< no other token has a larger logit
+  bool is_argmax = false;        ///< no token has a larger logit, and no preceding one an equal logit
 };
 
 class Decoder {
@@ -191,8 +191,8 @@ class Decoder {
   PlannedTensor last_hidden_, logits_,
       all_logits_;  ///< logits_: this rank's shard; all_logits_: [ranks, rows, shard]
   HostBuffer host_ids_, host_logits_;
-  // For score(): softmax statistics and target logit of each row of a pass (kernels/cross_entropy), in chunks of
-  // score_rows rows, [ranks, 3, rows of the chunk] each.
+  // For score(): the numbers of CrossEntropyStatistics of each row of a pass (kernels/cross_entropy), in chunks of
+  // score_rows rows, [ranks, 4, rows of the chunk] each.
   PlannedTensor targets_, statistics_of_rows_;
   HostBuffer host_targets_, host_statistics_;
   std::vector<float> result_;

@@ -1,4 +1,4 @@
-// Scores of given tokens. Logits are computed for some rows at a time and reduced on the device to three numbers per
+// Scores of given tokens. Logits are computed for some rows at a time and reduced on the device to four numbers per
 // row, which are copied to the host.
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,14 @@ namespace te::generate {
 namespace {
 
 constexpr int32_t kNoTarget = -1;
+constexpr int64_t kNumbers = 4;  // of a row: CrossEntropyStatistics::statistics and preceded
 
-/// A row's score from the statistics [ranks, 3, rows] of the ranks' shards of the vocabulary.
+/// A row's score from the numbers [ranks, kNumbers, rows] of the ranks' shards of the vocabulary.
 TokenScore combine(const float* statistics, int64_t ranks, int64_t rows, int64_t row) {
   double largest = -std::numeric_limits<double>::infinity(),
          target = std::numeric_limits<double>::quiet_NaN();
   const auto value = [&](int64_t rank, int64_t which) {
-    return static_cast<double>(statistics[(3 * rank + which) * rows + row]);
+    return static_cast<double>(statistics[(kNumbers * rank + which) * rows + row]);
   };
   for (int64_t rank = 0; rank < ranks; ++rank) {
     largest = std::max(largest, value(rank, 0));
@@ -27,13 +28,16 @@ TokenScore combine(const float* statistics, int64_t ranks, int64_t rows, int64_t
   }
   double sum = 0.0;
   for (int64_t rank = 0; rank < ranks; ++rank) sum += value(rank, 1) * std::exp(value(rank, 0) - largest);
-  return {target - largest - std::log(sum), target >= largest};
+  // Of equal logits, argmax returns the first one: that of the first rank that has it.
+  int64_t first = 0;
+  while (first + 1 < ranks && value(first, 0) != largest) ++first;
+  return {target - largest - std::log(sum), value(first, 2) == largest && value(first, 3) == 0.0};
 }
 
 }  // namespace
 
 void Decoder::plan_scores(MemoryPlan& plan, const Context& context) {
-  const int64_t rows = sizes_.max_rows, numbers = tensor_.size() * 3 * rows;
+  const int64_t rows = sizes_.max_rows, numbers = tensor_.size() * kNumbers * rows;
   plan.add(targets_, "targets", MemoryKind::scratch, DType::i32, {rows});
   plan.add(statistics_of_rows_, "score_statistics", MemoryKind::scratch, DType::f32, {numbers});
   host_targets_ = HostBuffer(context, static_cast<size_t>(rows) * sizeof(int32_t));
@@ -61,7 +65,7 @@ std::vector<TokenScore> Decoder::score(const Context& context,
     const Tensor states = pass(context, std::span<const Row>(rows).subspan(first, count), padded);
     const auto part = std::span<const int32_t>(targets).subspan(first, count);
     if (stack_.output_layer) score_pass(context, states, part);
-    const Tensor statistics{statistics_of_rows_.data, DType::f32, {padded * 3 * tensor_.size()}};
+    const Tensor statistics{statistics_of_rows_.data, DType::f32, {padded * kNumbers * tensor_.size()}};
     broadcast_from_last_stage(context, statistics);
     context.copy_to_host(host_statistics_.as<float>(), statistics);
     context.synchronize();  // before the host buffers are read and reused
@@ -82,14 +86,15 @@ void Decoder::score_pass(const Context& context, const Tensor& states, std::span
     if (std::all_of(host + begin, host + begin + rows, [](int32_t t) { return t == kNoTarget; })) continue;
     const Tensor logits = logits_.slice_rows(0, rows);
     stack_.output_layer->logits(context, states.slice_rows(begin, rows), logits);
-    const Tensor all{statistics + begin * 3 * ranks, DType::f32, {ranks, 3 * rows}};
-    const Tensor own = all.slice_rows(tensor_.rank(), 1).view({3, rows});
+    const Tensor all{statistics + begin * kNumbers * ranks, DType::f32, {ranks, kNumbers * rows}};
+    const Tensor own = all.slice_rows(tensor_.rank(), 1).view({kNumbers, rows});
     kernels::cross_entropy_statistics(context,
                                       {.logits = logits,
                                        .targets = {targets_.as<int32_t>() + begin, DType::i32, {rows}},
                                        .first = dims_.vocab * tensor_.rank(),
                                        .vocab = vocab_size(),
-                                       .statistics = own});
+                                       .statistics = own.slice_rows(0, 3),
+                                       .preceded = own.slice_rows(3, 1).view({rows})});
     if (ranks > 1) tensor_.group().all_gather(context, own, all);
   }
 }
@@ -102,7 +107,7 @@ void Decoder::read_scores(int64_t padded, std::span<const int32_t> targets,
     if (targets[static_cast<size_t>(row)] == kNoTarget) continue;
     const int64_t begin = row / sizes_.score_rows * sizes_.score_rows;
     scores.push_back(
-        combine(statistics + begin * 3 * ranks, ranks, scored_chunk(begin, padded), row - begin));
+        combine(statistics + begin * kNumbers * ranks, ranks, scored_chunk(begin, padded), row - begin));
     if (!std::isfinite(scores.back().log_probability))
       user_error(
           "the model's logits are not finite; its weights are damaged, or --fp8 or --dtype is unsuitable");

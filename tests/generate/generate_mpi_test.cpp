@@ -76,25 +76,30 @@ TEST_P(SharedModel, LogitsOfOneRank) {
     EXPECT_LT(relative_error(decoder.append({{0, all.subspan(i, 1)}}), rows(i, 1)), 1e-5);
 }
 
-// Every rank has a shard of the vocabulary; scores equal those of one rank, whichever shard contains the target.
+// Every rank has a shard of the vocabulary; scores equal those of one rank, whichever shard contains the target. With
+// the cap, all positive logits are equal, and argmax is the first one.
 TEST_P(SharedModel, ScoresOfOneRank) {
-  config::Config config = whole_config();
-  TinyModel tiny(config);
-  const MemorySource source(tiny, config);
-  const std::vector<int32_t> tokens = random_tokens(config, 1);
-  const std::span<const int32_t> all(tokens);
-  const std::vector<generate::ScoredContinuation> next = {{0, all.first(15), all.subspan(1, 15)}};
-  const generate::DecoderSizes sizes = {.batch = 1, .max_rows = 16, .score_rows = 4};
-  ReadyDecoder alone(tiny.context(), config, source, sizes);
-  const auto expected = alone.get().score(tiny.context(), next);
-  layout(config);
-  const parallel::Groups groups = connect(tiny.context());
-  ReadyDecoder decoder(tiny.context(), config, source, sizes, &groups);
-  const auto scores = decoder.get().score(tiny.context(), next);
-  ASSERT_EQ(scores.size(), 15u);
-  for (size_t i = 0; i < scores.size(); ++i) {
-    EXPECT_NEAR(scores[i].log_probability, expected[i].log_probability, 1e-5) << i;
-    EXPECT_EQ(scores[i].is_argmax, expected[i].is_argmax) << i;
+  for (const double cap : {0.0, 1e-6}) {
+    SCOPED_TRACE(cap);
+    config::Config config = whole_config();
+    config.model.final_logit_softcapping = cap;
+    TinyModel tiny(config);
+    const MemorySource source(tiny, config);
+    const std::vector<int32_t> tokens = random_tokens(config, 1);
+    const std::span<const int32_t> all(tokens);
+    const std::vector<generate::ScoredContinuation> next = {{0, all.first(15), all.subspan(1, 15)}};
+    const generate::DecoderSizes sizes = {.batch = 1, .max_rows = 16, .score_rows = 4};
+    ReadyDecoder alone(tiny.context(), config, source, sizes);
+    const auto expected = alone.get().score(tiny.context(), next);
+    layout(config);
+    const parallel::Groups groups = connect(tiny.context());
+    ReadyDecoder decoder(tiny.context(), config, source, sizes, &groups);
+    const auto scores = decoder.get().score(tiny.context(), next);
+    ASSERT_EQ(scores.size(), 15u);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      EXPECT_NEAR(scores[i].log_probability, expected[i].log_probability, 1e-5) << i;
+      EXPECT_EQ(scores[i].is_argmax, expected[i].is_argmax) << i;
+    }
   }
 }
 

@@ -15,10 +15,11 @@ using generate::TokenScore;
 /// The score of a token by a row of logits, in double precision.
 TokenScore expected_score(const std::vector<float>& logits, int64_t row, int64_t vocab, int32_t token) {
   const float* of = logits.data() + row * vocab;
-  const double largest = *std::max_element(of, of + vocab);
+  const float* first = std::max_element(of, of + vocab);
+  const double largest = *first;
   double sum = 0.0;
   for (int64_t i = 0; i < vocab; ++i) sum += std::exp(of[i] - largest);
-  return {of[token] - largest - std::log(sum), of[token] >= largest};
+  return {of[token] - largest - std::log(sum), of + token == first};
 }
 
 class ScoreTest : public ::testing::TestWithParam<ModelVariant> {
@@ -82,6 +83,22 @@ TEST_P(ScoreTest, RecognizesTheMostProbableToken) {
     ASSERT_EQ(scores.size(), 1u);
     expect_near(scores[0], expected_score(logits_, 0, vocab, target));
     EXPECT_EQ(scores[0].is_argmax, target == best);
+  }
+}
+
+// As for torch.argmax and lm-evaluation-harness.
+TEST_P(ScoreTest, OnlyTheFirstOfEqualLogitsIsTheArgmax) {
+  config_.model.final_logit_softcapping = 1e-6;  // all positive logits become 1e-6
+  ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 1, .max_rows = 16, .score_rows = 4});
+  const std::vector<float> logits = decoder.append_all({{0, part(0, 0, 1)}});
+  ASSERT_GT(std::ranges::count(logits, *std::ranges::max_element(logits)), 1);
+  for (int32_t target = 0; target < config_.model.vocab_size; ++target) {
+    decoder.get().reset(0);
+    const std::vector<TokenScore> scores = decoder.get().score(
+        tiny_->context(), std::vector<ScoredContinuation>{{0, part(0, 0, 1), {&target, 1}}});
+    ASSERT_EQ(scores.size(), 1u);
+    EXPECT_EQ(scores[0].is_argmax, expected_score(logits, 0, config_.model.vocab_size, target).is_argmax)
+        << target;
   }
 }
 

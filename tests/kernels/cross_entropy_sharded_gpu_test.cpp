@@ -42,6 +42,11 @@ TEST(ShardedCrossEntropyGpu, MatchesCpu) {
   }
 }
 
+TEST(ShardedCrossEntropyGpu, TargetsThatEqualLogitsPrecede) {
+  TE_REQUIRE_GPU();
+  expect_preceded(Context::cuda(0));
+}
+
 TEST(ShardedCrossEntropyGpu, OneSliceEqualsUnshardedBitwise) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -137,6 +137,10 @@ TEST(ShardedCrossEntropy, StatisticsByHand) {
   EXPECT_TRUE(std::isnan(s[8]));
 }
 
+TEST(ShardedCrossEntropy, TargetsThatEqualLogitsPrecede) {
+  expect_preceded(Context::cpu());
+}
+
 TEST(ShardedCrossEntropy, ExtremeLogitsOnDifferentRanks) {
   // Rank 0 holds 1e4 twice, rank 1 only -inf, rank 2 numbers whose exponentials underflow.
   const Context context = Context::cpu();

@@ -40,6 +40,29 @@ inline std::vector<int32_t> slice_targets(const SlicedVocabulary& v, int64_t row
   return targets;
 }
 
+/// CrossEntropyStatistics::preceded of a slice that starts at row 4 of the vocabulary and ends with padding.
+inline void expect_preceded(const Context& context) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const float soft_cap : {0.0f, 2.0f}) {
+      TestTensor logits(context, dtype, {8, 4}), targets(context, DType::i32, {8});
+      TestTensor statistics(context, DType::f32, {3, 8}), preceded(context, DType::f32, {8});
+      logits.fill({1, 1, 0, 9, 1, 1, 0, 9, 1, 2, 0, 9, 2, 1, 0, 9,  //
+                   0, 1, 1, 9, 0, 0, 1, 9, 1, 1, 1, 9, 1, 1, 1, 9});
+      // Equal to a column before it, to one after it, above and below the one before it, equal to the one before it,
+      // above all; on the preceding rank; ignored.
+      targets.fill_ints({5, 4, 5, 5, 6, 6, 3, -1});
+      kernels::cross_entropy_statistics(context, {.logits = logits,
+                                                  .targets = targets,
+                                                  .first = 4,
+                                                  .vocab = 7,
+                                                  .statistics = statistics,
+                                                  .soft_cap = soft_cap,
+                                                  .preceded = preceded});
+      EXPECT_EQ(preceded.floats(), (std::vector<float>{1, 0, 0, 1, 1, 0, 0, 0}));
+    }
+  }
+}
+
 /// Runs both ops for all ranks on one device, with the all-gather between them done on the host.
 class SlicedCrossEntropy {
  public:

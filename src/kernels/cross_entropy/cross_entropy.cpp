@@ -151,6 +151,7 @@ void statistics_cpu(const CrossEntropyStatistics& a) {
   const int32_t* targets = a.targets.as<int32_t>();
   float* largest = a.statistics.as<float>();
   float *sum = largest + rows, *target_logit = sum + rows;
+  float* preceded = a.preceded.as<float>();
 #pragma omp parallel
   {
     std::vector<float> row(static_cast<size_t>(count));
@@ -161,9 +162,13 @@ void statistics_cpu(const CrossEntropyStatistics& a) {
       const int64_t target = targets[r] - a.first;
       largest[r] = mine.largest;
       sum[r] = mine.sum;
-      target_logit[r] = targets[r] >= 0 && target >= 0 && target < count
-                            ? soft_cap(to_float(logits[target]), a.soft_cap)
-                            : std::numeric_limits<float>::quiet_NaN();
+      const bool here = targets[r] >= 0 && target >= 0 && target < count;
+      const float logit =
+          here ? soft_cap(to_float(logits[target]), a.soft_cap) : std::numeric_limits<float>::quiet_NaN();
+      target_logit[r] = logit;
+      if (preceded == nullptr) continue;
+      const auto is_as_large = [&](T other) { return soft_cap(to_float(other), a.soft_cap) >= logit; };
+      preceded[r] = here && std::any_of(logits, logits + target, is_as_large) ? 1.0f : 0.0f;
     }
   }
 }
@@ -209,6 +214,7 @@ void cross_entropy_statistics(const Context& context, const CrossEntropyStatisti
   const char* op = "cross_entropy_statistics";
   const int64_t rows = check_slice(op, args.logits, args.targets, args.first, args.vocab);
   check_tensor(op, "statistics", args.statistics, DType::f32, {3, rows});
+  if (args.preceded) check_tensor(op, "preceded", args.preceded, DType::f32, {rows});
   TE_DISPATCH_CUDA(context, cross_entropy_statistics, args);
   check_targets(op, args.targets, args.vocab);
   visit_high_precision(args.logits.dtype, [&](auto zero) { statistics_cpu<decltype(zero)>(args); });

@@ -46,6 +46,9 @@ struct CrossEntropyStatistics {
   /// exp(logit - largest) (then 0), and the target's logit, or NaN if the slice does not hold it.
   Tensor statistics;
   float soft_cap = 0.0f;  ///< as in CrossEntropy; the statistics are those of capped logits
+  /// Optional output [rows] fp32: 1 if a column of the slice before the target's has at least its logit, so that argmax
+  /// returns another column than the target's; 0 otherwise, and if the slice does not hold the target.
+  Tensor preceded;
 };
 void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args);
 

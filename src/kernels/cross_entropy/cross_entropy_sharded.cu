@@ -33,6 +33,20 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   statistics[2 * rows + r] = here ? cap.load(row + target) : __int_as_float(0x7fc00000);
 }
 
+/// CrossEntropyStatistics::preceded.
+template <class T, class Cap>
+__global__ void __launch_bounds__(kRowThreads) preceded_rows(SliceParams<T> p, float* preceded, Cap cap) {
+  const int64_t r = blockIdx.x, target = p.targets[r] - p.first;
+  const T* row = p.logits + r * p.columns;
+  int found = 0;
+  if (p.targets[r] >= 0 && target >= 0 && target < p.valid) {
+    const float logit = cap.load(row + target);
+    for (int64_t c = threadIdx.x; c < target; c += blockDim.x) found |= cap.load(row + c) >= logit ? 1 : 0;
+  }
+  found = __syncthreads_or(found);
+  if (threadIdx.x == 0) preceded[r] = found != 0 ? 1.0f : 0.0f;
+}
+
 /// Statistics of a row, combined from all ranks. Every thread reads all of them in rank order.
 struct Combined {
   Softmax all;
@@ -117,6 +131,8 @@ void cross_entropy_statistics(const Context& context, const CrossEntropyStatisti
   launch_rows(args, [&]<int N, class T>(const SliceParams<T>& p, unsigned rows, unsigned threads,
                                         const auto& cap) {
     statistics_rows<T, N><<<rows, threads, 0, cuda_stream(context)>>>(p, args.statistics.as<float>(), cap);
+    if (args.preceded)
+      preceded_rows<T><<<rows, threads, 0, cuda_stream(context)>>>(p, args.preceded.as<float>(), cap);
   });
 }
 

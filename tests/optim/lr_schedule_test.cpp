@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
 #include "core/error.h"
 
 namespace te::optim {
@@ -94,6 +98,21 @@ TEST(LrSchedule, WsdDecayLongerThanTheStablePhaseOrZero) {
   s.wsd_decay_steps = 0;  // a step down at the end
   EXPECT_EQ(s.at(109), 1.0f);
   EXPECT_EQ(s.at(110), 0.25f);
+}
+
+// llm.c, nanochat and modded-nanogpt count steps from 0, so that their last step has a rate above the minimum.
+TEST(LrSchedule, OneMoreDecayStepGivesTheRatesOfTrainersThatCountFromZero) {
+  constexpr int64_t kSteps = 110;
+  const LrSchedule cooldown = {
+      .lr = 1.0, .decay_steps = kSteps + 1, .decay = LrDecay::wsd, .wsd_decay_steps = 20};
+  for (int64_t step = 0; step < kSteps; ++step)
+    EXPECT_FLOAT_EQ(cooldown.at(step + 1), std::min(1.0f, static_cast<float>(kSteps - step) / 20)) << step;
+  // llm.c has the full rate at the last step of the warmup and at the first one after it.
+  const LrSchedule cosine = {.lr = 1.0, .warmup_steps = 10 + 1, .decay_steps = kSteps + 1};
+  for (int64_t step = 10; step < kSteps; ++step)
+    EXPECT_NEAR(cosine.at(step + 1),
+                0.5 * (1 + std::cos(std::numbers::pi * static_cast<double>(step - 10) / (kSteps - 10))), 1e-7)
+        << step;
 }
 
 TEST(LrSchedule, StepsCountFromOne) {

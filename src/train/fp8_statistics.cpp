@@ -1,12 +1,13 @@
 #include "train/fp8_statistics.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "core/json.h"
 #include "train/json_number.h"
@@ -121,11 +122,12 @@ json to_json(int64_t step, const Fp8Statistics& statistics) {
 
 std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statistics) {
   std::vector<std::pair<std::string, double>> result;
-  double saturated = 0, flushed = 0, fc2 = 0, alignment = 0;
+  double saturated = 0, flushed = 0, alignment = 0;
+  std::optional<double> fc2;  // the linear layers of experts have no statistics
   for (const QuantizationStatistics& s : statistics.operands) {
     if (s.what_if) continue;
     if (s.operand.linear.kind == LinearKind::fc2 && s.operand.role == fp8::OperandRole::input)
-      fc2 = std::max(fc2, static_cast<double>(s.sums.amax));
+      fc2 = std::max(fc2.value_or(0), static_cast<double>(s.sums.amax));
     if (s.recipe == "none" || s.sums.count == 0) continue;
     saturated = std::max(saturated, kernels::saturated_fraction(s.sums));
     flushed = std::max(flushed, kernels::underflow_fraction(s.sums));
@@ -135,22 +137,22 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
     result.emplace_back("saturated_max", saturated);
     result.emplace_back("flushed_max", flushed);
   }
-  result.emplace_back("fc2_input_amax", fc2);
+  if (fc2) result.emplace_back("fc2_input_amax", *fc2);
   for (const LayerAlignment& layer : statistics.swiglu) alignment = std::max(alignment, layer.mean);
   if (!statistics.swiglu.empty()) result.emplace_back("swiglu_alignment", alignment);
   return result;
 }
 
 std::string describe(const Fp8Statistics& statistics) {
-  std::string text = "FP8 statistics: ";
+  std::vector<std::string> parts;
   if (const QuantizationStatistics* operand = worst(statistics)) {
-    text +=
-        fmt::format("lowest SQNR {:.1f} dB ({} {}, {}), ", kernels::sqnr_db(operand->sums),
-                    operand->operand.linear.name(), fp8::role_name(operand->operand.role), operand->recipe);
+    parts.push_back(fmt::format("lowest SQNR {:.1f} dB ({} {}, {})", kernels::sqnr_db(operand->sums),
+                                operand->operand.linear.name(), fp8::role_name(operand->operand.role),
+                                operand->recipe));
   }
   for (const auto& [name, value] : summary(statistics))
-    if (name == "fc2_input_amax") text += fmt::format("largest linear_fc2 input {:.4g}", value);
-  return text;
+    if (name == "fc2_input_amax") parts.push_back(fmt::format("largest linear_fc2 input {:.4g}", value));
+  return fmt::format("FP8 statistics: {}", fmt::join(parts, ", "));
 }
 
 void Fp8StatisticsLog::write(const json& record) {

@@ -193,6 +193,24 @@ TEST(Fp8Statistics, AlternativesHaveTheScalesOfTheRecipe) {
   }
 }
 
+// The linear layers of experts have no statistics.
+TEST(Fp8Statistics, HaveNoFc2InputIfAllLayersHaveExperts) {
+  const TrainFolder folder;
+  for (const char* dense_layers : {"0", "1"}) {
+    SCOPED_TRACE(dense_layers);
+    const Result result = folder.run(
+        dense_layers, {"precision.fp8=hybrid", "training.train_steps=1", "logging.fp8_statistics_every=1",
+                       "model.num_moe_experts=4", std::string("model.first_k_dense=") + dense_layers});
+    ASSERT_EQ(result.code, 0) << result.error;
+    const bool dense = dense_layers[0] == '1';
+    const json summary = folder.records(dense_layers, "metrics.jsonl")[0].at("fp8_statistics");
+    EXPECT_TRUE(summary.contains("sqnr_db_min")) << summary;
+    EXPECT_EQ(summary.contains("fc2_input_amax"), dense) << summary;
+    EXPECT_EQ((result.out + result.error).find(", largest linear_fc2 input ") != std::string::npos, dense)
+        << result.out << result.error;
+  }
+}
+
 TEST(Fp8Statistics, InvalidKeysAreRefused) {
   const TrainFolder folder;
   expect_refused(folder.run("delayed", {"logging.fp8_what_if=[delayed]", "logging.fp8_statistics_every=1"}),

@@ -207,10 +207,8 @@ int run_evaluate(EvaluateArguments& a, parallel::World& world) {
         given);
     task.metrics = task_metrics(task.task, task.scores);
     for (const RequestGroup& group : tokens[i].groups) requests += static_cast<int64_t>(group.size());
-    if (tokens[i].truncated > 0 && world.leader())
-      fmt::print(stderr,
-                 "{}: {} requests are longer than the context of {} and were truncated at their beginning\n",
-                 task.task.name, tokens[i].truncated, max_length);
+    const std::string truncated = describe_truncated(task.task, tokens[i], max_length);
+    if (!truncated.empty() && world.leader()) fmt::print(stderr, "{}\n", truncated);
   }
   const double scored = now_seconds();
   given = world.sum_i64(given) / ranks_of_model;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "generate/begin_token.h"
 #include "generate/decoder.h"
 #include "generate/evaluation/evaluate_tasks.h"
@@ -70,6 +71,14 @@ class DecodedTasks final : public train::Evaluator {
                 .replica = groups.data().rank(),
                 .replicas = groups.data().size()};
     decoder_ = std::make_unique<generate::Decoder>(own, groups, sizes);
+  }
+
+  void log_truncated(const config::ModelConfig& model) const {
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      const std::string truncated =
+          generate::describe_truncated(tasks_[i].task, tokens_[i], generate::longest_sequence(model));
+      if (!truncated.empty()) log_warning("evaluation.tasks: {}", truncated);
+    }
   }
 
   void plan(MemoryPlan& plan) override { decoder_->plan(plan, context_, false); }
@@ -143,7 +152,9 @@ class DecodedTasks final : public train::Evaluator {
 std::unique_ptr<train::Evaluator> make_evaluator(const config::Config& config, const Context& context,
                                                  parallel::World& world, const parallel::Groups& groups) {
   if (config.evaluation.every == 0) return nullptr;
-  return std::make_unique<DecodedTasks>(config, context, world, groups, true);
+  auto tasks = std::make_unique<DecodedTasks>(config, context, world, groups, true);
+  tasks->log_truncated(config.model);
+  return tasks;
 }
 
 std::unique_ptr<train::Evaluator> plan_evaluator(const config::Config& config, const Context& context,

@@ -164,6 +164,19 @@ TEST_F(TrainingTasks, ADivergedModelHasNoResults) {
   EXPECT_EQ(folder_.csv("a").back().at("task.small.acc"), "");
 }
 
+TEST_F(TrainingTasks, ReportTruncatedRequestsOnce) {
+  write_file(folder_ / "long.jsonl", R"({"context": ")" + std::string(300, 'a') +
+                                         R"(", "choices": ["line", "qq"], "gold": 0})"
+                                         "\n");
+  folder_.use_ranks(2);
+  const Result result =
+      train("a", tasks() + Overrides{"evaluation.tasks=[small, long]", "checkpoint.save_every=0"});
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  const std::string all = result.out + result.error;
+  TE_EXPECT_CONTAINS(all, "warning: evaluation.tasks: long: 2 requests are longer than the context of ");
+  EXPECT_EQ(all.find("were truncated"), all.rfind("were truncated")) << all;
+}
+
 TEST_F(TrainingTasks, RefusesInvalidSettings) {
   const auto refused = [&](const Overrides& overrides, const std::string& part) {
     testing::expect_refused(train("x", overrides), part);

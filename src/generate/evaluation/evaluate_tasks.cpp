@@ -1,5 +1,7 @@
 #include "generate/evaluation/evaluate_tasks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -71,6 +73,13 @@ TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder) {
     }
   }
   return result;
+}
+
+std::string describe_truncated(const Task& task, const TokenizedTask& tokens, int64_t max_length) {
+  if (tokens.truncated == 0) return "";
+  return fmt::format(
+      "{}: {} requests are longer than the context of {} and were truncated at their beginning", task.name,
+      tokens.truncated, max_length);
 }
 
 DecoderSizes evaluation_sizes(bool cuda, const config::Config& config, int64_t batch) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "config/config.h"
@@ -18,6 +19,9 @@ struct TokenizedTask {
   int64_t truncated = 0;           ///< number of requests that are truncated to fit the context
 };
 TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder);
+
+/// A sentence about the requests that are truncated to `max_length` tokens, or empty if there are none.
+std::string describe_truncated(const Task& task, const TokenizedTask& tokens, int64_t max_length);
 
 /// Sizes of a decoder for evaluation: large passes on a GPU, which process more rows efficiently; a cache of `batch`
 /// sequences of config.model.seq_length tokens, limited to a few GiB.

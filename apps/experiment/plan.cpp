@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/strings.h"
 #include "core/suggest.h"
 
 namespace te::experiment {
@@ -91,9 +92,7 @@ void check_seeds(const std::string& where, const std::vector<int64_t>& seeds) {
 }
 
 bool is_name(const std::string& text) {
-  return !text.empty() && text.front() != '.' && std::ranges::all_of(text, [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
-  });
+  return is_plain_name(text) && text.front() != '.';
 }
 
 std::optional<Branch> read_branch(const Reader& variant) {

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/strings.h"
 #include "generate/begin_token.h"
 #include "generate/decoder.h"
 #include "generate/evaluation/evaluate_tasks.h"
@@ -24,10 +25,22 @@ namespace {
 // Smaller passes than in te-generate, since training needs most of the device's memory.
 constexpr int64_t kMaxRows = 2048, kScoreRows = 256;
 
+void check_name(const generate::Task& task) {
+  if (!is_plain_name(task.name))
+    user_error(
+        "--tasks: \"{}\" becomes a column of loss.csv, so it must consist of letters, digits, _, - and .; "
+        "rename "
+        "{}",
+        task.name, task.file);
+}
+
 /// Reads the tasks; errors name config keys instead of te-generate's options.
 std::vector<generate::Task> read_tasks(const config::EvaluationConfig& evaluation) {
   try {
-    return generate::read_tasks(evaluation.tasks, {.data = evaluation.data, .limit = evaluation.limit});
+    std::vector<generate::Task> tasks =
+        generate::read_tasks(evaluation.tasks, {.data = evaluation.data, .limit = evaluation.limit});
+    std::ranges::for_each(tasks, check_name);
+    return tasks;
   } catch (const UserError& error) {
     const std::string_view message = error.what();
     for (const auto& [option, key] :

@@ -3,8 +3,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "config/text.h"
 #include "core/dataset_prefix.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace te::config {
 
@@ -92,8 +91,7 @@ std::vector<DataSource> read_sources(const YAML::Node& node, const Where& where,
 // The name becomes a column of loss.csv and a key of metrics.jsonl.
 std::string read_set_name(const YAML::Node& node, const Where& where) {
   const std::string name = node.IsScalar() ? node.Scalar() : "";
-  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; };
-  if (name.empty() || !std::ranges::all_of(name, plain))
+  if (!is_plain_name(name))
     ill_typed("the name of a validation set (letters, digits, _, - and .)", node, where);
   return name;
 }

@@ -15,6 +15,9 @@ std::vector<std::string_view> split(std::string_view text, char separator);
 /// The text without `blanks` at its ends.
 std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\r");
 
+/// Whether the text is a name of letters, digits, '_', '-' and '.', which needs no quotes as a column of loss.csv.
+bool is_plain_name(std::string_view text);
+
 /// Ascending numbers for a message: "0-2, 5, 7-8".
 std::string number_ranges(std::span<const int> numbers);
 

@@ -188,6 +188,9 @@ TEST_F(TrainingTasks, RefusesInvalidSettings) {
           "evaluation.data " + (folder_ / "") + ": has no data of piqa");
   refused(tasks() + Overrides{"evaluation.tasks=nonsense"}, "evaluation.tasks nonsense: is neither a task");
   refused(tasks() + Overrides{"evaluation.tasks=[small, small]"}, "evaluation.tasks: small is named twice");
+  write_file(folder_ / "my,own.jsonl", R"({"context": "a", "choices": ["b", "c"], "gold": 0})");
+  refused(tasks() + Overrides{R"(evaluation.tasks=["my,own"])"},
+          "evaluation.tasks: \"my,own\" becomes a column of loss.csv, so it must consist of letters, digits");
   refused(tasks() + Overrides{"parallel.virtual_stages=2", "parallel.pipeline=2", "model.num_layers=4",
                               "parallel.schedule=interleaved"},
           "parallel.virtual_stages is 2");

@@ -28,9 +28,7 @@ constexpr int64_t kMaxRows = 2048, kScoreRows = 256;
 void check_name(const generate::Task& task) {
   if (!is_plain_name(task.name))
     user_error(
-        "--tasks: \"{}\" becomes a column of loss.csv, so it must consist of letters, digits, _, - and .; "
-        "rename "
-        "{}",
+        "\"{}\" becomes a column of loss.csv, so it must consist of letters, digits, _, - and .; rename {}",
         task.name, task.file);
 }
 

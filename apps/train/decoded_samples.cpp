@@ -1,6 +1,8 @@
 #include "train/decoded_samples.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "generate/text_stream.h"
 #include "text/tokenizer.h"
 #include "train/data_check.h"
+#include "train/kept_tokenizer.h"
 #include "train/run_decoder.h"
 
 namespace te::apps {
@@ -27,7 +30,10 @@ generate::GenerateOptions options_of(const config::Config& config, const text::T
   options.sampling = {.temperature = logging.generate_temperature, .seed = config.training.seed};
   options.max_tokens = logging.generate_tokens;
   options.begin_of_document = generate::adds_begin_of_document(tokenizer);
-  options.ends = generate::end_tokens(tokenizer);
+  // As te-generate ends texts of the run's checkpoints.
+  const std::filesystem::path origin = train::origin_of_token_ids(config);
+  const auto ends = origin.empty() ? std::nullopt : generate::read_end_tokens(origin);
+  options.ends = ends ? *ends : generate::end_tokens(tokenizer);
   return options;
 }
 

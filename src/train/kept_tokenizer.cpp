@@ -46,6 +46,17 @@ bool are_equal(const std::string& a, const std::string& b) {
   }
 }
 
+/// The files of `origin` with the ids of special tokens, if `files`, those of the tokenizer `spec`, have none and the
+/// origin has the same tokenizer.
+std::vector<checkpoint::KeptFile> missing_token_ids(const std::vector<checkpoint::KeptFile>& files,
+                                                    const std::string& spec, const fs::path& origin) {
+  std::vector<checkpoint::KeptFile> ids;
+  if (std::ranges::any_of(files, has_token_ids)) return ids;
+  std::ranges::copy_if(checkpoint::kept_files(origin), std::back_inserter(ids), has_token_ids);
+  if (!ids.empty() && !are_equal(spec, origin.string())) ids.clear();
+  return ids;
+}
+
 }  // namespace
 
 fs::path kept_by_resumed(const config::CheckpointConfig& config) {
@@ -67,20 +78,22 @@ std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const 
   return text::make_tokenizer(spec);
 }
 
+fs::path origin_of_token_ids(const config::Config& config) {
+  const std::string& spec = config.data.tokenizer;
+  const fs::path origin = first_kept({kept_by_resumed(config.checkpoint), config.checkpoint.init_from});
+  if (origin.empty() || !names_files(spec)) return {};
+  const std::vector<checkpoint::KeptFile> files = checkpoint::tokenizer_files(spec);
+  return files.empty() || missing_token_ids(files, spec, origin).empty() ? fs::path() : origin;
+}
+
 void keep_tokenizer(const std::string& spec, const fs::path& directory,
                     const std::vector<fs::path>& origins) {
   std::vector<checkpoint::KeptFile> files;
   if (names_files(spec)) files = checkpoint::tokenizer_files(spec);
   const fs::path origin = first_kept(origins);
-  if (!origin.empty() && spec != "bytes") {
-    const std::vector<checkpoint::KeptFile> of_origin = checkpoint::kept_files(origin);
-    if (files.empty()) {
-      files = of_origin;
-    } else if (std::ranges::none_of(files, has_token_ids) && std::ranges::any_of(of_origin, has_token_ids) &&
-               are_equal(spec, origin.string())) {
-      std::ranges::copy_if(of_origin, std::back_inserter(files), has_token_ids);
-    }
-  }
+  if (!origin.empty() && spec != "bytes")
+    std::ranges::copy(files.empty() ? checkpoint::kept_files(origin) : missing_token_ids(files, spec, origin),
+                      std::back_inserter(files));
   std::error_code error;
   if (files.empty() && !fs::equivalent(origin, directory / checkpoint::kKeptFolder, error))
     fs::remove_all(directory / checkpoint::kKeptFolder, error);  // of an earlier run

@@ -21,6 +21,10 @@ std::filesystem::path kept_by_resumed(const config::CheckpointConfig& config);
 /// model's vocabulary: token IDs are checked when data is read.
 std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const std::filesystem::path& kept);
 
+/// The folder from which keep_tokenizer() copies the ids of special tokens next to data.tokenizer; empty if there is
+/// none.
+std::filesystem::path origin_of_token_ids(const config::Config& config);
+
 /// Copies the tokenizer of data.tokenizer (`spec`) to `directory`. Without one, copies the tokenizer kept next to the
 /// first of `origins` that has one (checkpoints that the weights came from; may be empty). If data.tokenizer is that
 /// tokenizer, in a folder without config.json and generation_config.json, these two are copied as well: they have the

@@ -164,7 +164,7 @@ TEST_F(EndTokensTest, InSamplesOfTraining) {
   const auto text = full["text"].get<std::string>();
   ASSERT_FALSE(text.empty());
   write_file(folder / "tokenizer/generation_config.json",
-             json{{"eos_token_id", {200, static_cast<uint8_t>(text[0])}}}.dump());
+             json{{"eos_token_id", {256, static_cast<uint8_t>(text[0])}}}.dump());
   ASSERT_EQ(folder.run("b", overrides).code, 0);
   const json ended = folder.records("b", "samples.jsonl").at(0);
   EXPECT_EQ(ended["ending"], "end token");
@@ -174,6 +174,17 @@ TEST_F(EndTokensTest, InSamplesOfTraining) {
                                "/checkpoints --dtype bf16 --prompt the --max-tokens 8 --quiet");
   ASSERT_EQ(generated.code, 0) << generated.error;
   EXPECT_EQ(generated.out, "\n");
+  // Runs that start from a checkpoint of the same tokenizer also have its ids.
+  std::filesystem::remove(folder / "tokenizer/generation_config.json");
+  const Overrides same = {"checkpoint.init_from=" + folder.checkpoint("b", 2), "optimizer.lr=1e-9",
+                          "optimizer.min_lr=0", "checkpoint.save_every=1"};
+  const Result result = folder.run("c", overrides + same);
+  ASSERT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(folder.records("c", "samples.jsonl").at(0), ended);
+  const Overrides resumed = {"checkpoint.resume=" + folder.checkpoint("c", 1)};
+  ASSERT_EQ(folder.run("d", overrides + Overrides{"optimizer.lr=1e-9", "optimizer.min_lr=0"} + resumed).code,
+            0);
+  EXPECT_EQ(folder.records("d", "samples.jsonl").at(0), ended);
 }
 
 }  // namespace

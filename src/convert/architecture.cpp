@@ -258,6 +258,9 @@ Architecture architecture_for(const ModelConfig& model, const std::string& sourc
   if (model.activation != config::ActivationKind::geglu && scalar != 0.0 &&
       scalar != static_cast<double>(model.kv_channels))
     no_class(source, "model.query_pre_attn_scalar other than model.kv_channels, except Gemma 3");
+  if (model.rotary() &&
+      static_cast<int64_t>(static_cast<double>(model.kv_channels) * model.rotary_percent) % 2 != 0)
+    no_class(source, "an odd number of rotated channels (model.rotary_percent * kv_channels)");
   return model.family == config::Family::gpt ? gpt_class(model, source) : llama_class(model, source);
 }
 

@@ -427,6 +427,9 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       llama, [](ModelConfig& m) { m.sliding_window = 5, m.add_mlp_bias = true; }, "model.sliding_window");
   refused(
       llama, [](ModelConfig& m) { m.rotary_percent = 0.5, m.add_qkv_bias = true; }, "model.rotary_percent");
+  refused(
+      llama, [](ModelConfig& m) { m.kv_channels = 10, m.rotary_percent = 0.5; },
+      "an odd number of rotated channels");
   const config::ModelConfig mixtral = convert::read_hugging_face_config(fixture("mixtral") / "config.json");
   refused(
       mixtral, [](ModelConfig& m) { m.moe_router_score_function = config::RouterScore::sigmoid; },

@@ -1,9 +1,13 @@
 // Values of config.json that te-train cannot represent or that versions of transformers read differently, and folders
 // that transformers loads in another way, are refused with one line that names the key or file.
+#include <array>
 #include <cmath>
+#include <variant>
 
+#include "config/key_table.h"
 #include "convert/convert_testing.h"
 #include "convert/hugging_face_config.h"
+#include "core/error.h"
 #include "core/json.h"
 
 namespace te::testing {
@@ -177,6 +181,96 @@ TEST_F(ConfigValues, ATiedOutputLayerMayHaveAnotherDtype) {
   write(1e-6f);
   TE_EXPECT_REFUSED("lm_head.weight differs from model.embed_tokens.weight",
                     convert::open_hugging_face(tied));
+}
+
+/// The model without what its logits do not depend on, and with one of several equivalent values of a key.
+config::Config normalized(config::ModelConfig m) {
+  const config::ModelConfig plain;
+  m.make_vocab_size_divisible_by = 1;
+  m.seq_length = m.max_position_embeddings;
+  m.init_method_std = plain.init_method_std;
+  m.embedding_init_method_std = plain.embedding_init_method_std;
+  m.moe_router_load_balancing_type = plain.moe_router_load_balancing_type;
+  m.moe_aux_loss_coeff = plain.moe_aux_loss_coeff;
+  m.moe_z_loss_coeff = plain.moe_z_loss_coeff;
+  m.moe_expert_capacity_factor = plain.moe_expert_capacity_factor;  // not in generation
+  m.moe_router_bias_update_rate = plain.moe_router_bias_update_rate;
+  if (m.query_pre_attn_scalar == 0.0) m.query_pre_attn_scalar = static_cast<double>(m.kv_channels);
+  std::string windows;
+  for (int64_t layer = 0; layer < m.num_layers; ++layer) windows += m.window_in(layer) ? "w " : "f ";
+  if (!m.windowed() || windows.find('w') == std::string::npos) m.sliding_window = 0;
+  if (m.sliding_window == 0) m.rope_local_theta = 0.0;
+  m.window_pattern = m.sliding_window == 0 ? "" : windows;
+  if (m.sliding_window != 0 && m.rope_scaling.kind == config::RopeScalingKind::none)
+    m.rope_local_theta = m.with_local_rope().rope_theta;
+  config::Config config;
+  config.model = m;
+  return config;
+}
+
+/// Calls test(key, model) for models that differ from `model` in one key of the table. They may be invalid.
+template <class Test>
+void with_other_values(const config::ModelConfig& model, Test&& test) {
+  for (const config::Key& key : config::keys()) {
+    if (key.section() != "model") continue;
+    config::Config config;
+    config.model = model;
+    const config::Field field = key.field(config);
+    const auto try_values = [&](auto& value, const auto& others) {
+      for (const auto& other : others) {
+        value = other;
+        test(key.path, config.model);
+      }
+    };
+    if (auto* const* integer = std::get_if<int64_t*>(&field))
+      try_values(**integer, std::vector<int64_t>{0, 1, 2, 3, 16, 48});
+    if (auto* const* number = std::get_if<double*>(&field))
+      try_values(**number, std::vector<double>{0.0, 0.3, 0.5, 7.0});
+    if (bool* const* flag = std::get_if<bool*>(&field)) try_values(**flag, std::array{false, true});
+    if (std::string* const* text = std::get_if<std::string*>(&field))
+      try_values(**text, std::array{"", "w f"});
+    if (const auto* name = std::get_if<config::EnumField>(&field))
+      for (uint8_t i = 0; i < name->names.size(); ++i) try_values(*name->index, std::array{i});
+    if (config::RopeScaling* const* scaling = std::get_if<config::RopeScaling*>(&field))
+      for (const auto kind : {config::RopeScalingKind::none, config::RopeScalingKind::linear,
+                              config::RopeScalingKind::llama3, config::RopeScalingKind::yarn})
+        try_values(**scaling, std::array{config::RopeScaling{.kind = kind, .factor = 4.0}});
+  }
+}
+
+// Any value of any key that te-train accepts, alone and together with a window, is in the exported config.json, or no
+// class has it. A new key that logits do not depend on belongs in normalized().
+TEST_F(ConfigValues, ExportWritesOrRefusesEveryKey) {
+  int64_t written = 0, refused = 0;
+  const auto test = [&](std::string_view key, const config::ModelConfig& changed) {
+    config::ModelConfig model;
+    try {
+      convert::check_model(changed, "X");
+      model = convert::complete_config(changed).model;
+    } catch (const UserError&) {
+      return;  // te-train refuses it
+    }
+    try {
+      write_bytes(file(), convert::hugging_face_config(model, DType::f32, {}, "X"));
+    } catch (const UserError&) {
+      ++refused;
+      return;
+    }
+    ++written;
+    const config::ModelConfig read = convert::read_hugging_face_config(file());
+    for (const config::ChangedKey& lost :
+         config::changed_keys(config::to_yaml(normalized(model)), normalized(read)))
+      ADD_FAILURE() << lost.path << ": " << lost.before << " became " << lost.now << ", with another " << key;
+  };
+  for (const fs::directory_entry& folder : fs::directory_iterator(fixture(""))) {
+    SCOPED_TRACE(folder.path().filename());
+    config::ModelConfig model = convert::read_hugging_face_config(folder.path() / "config.json");
+    with_other_values(model, test);
+    model.sliding_window = 16;
+    with_other_values(model, test);
+  }
+  EXPECT_GT(written, 1000);
+  EXPECT_GT(refused, 1000);
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ _KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "fl
 
 def fp8_health(run):
     """From metrics.jsonl: {"tokens", "saturated", "flushed": maximum over the operands of each record,
-    "after_start": the records after the first 5% of the run's tokens}. None if there are no records."""
+    "after_start": the records after the first 5% of the run's tokens, "counts": of all operands' records, as
+    health_counts() returns}. None if there are no records."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
@@ -56,7 +57,23 @@ def fp8_health(run):
             for key in ("saturated", "flushed")
         },
         "after_start": after_start,
+        "counts": {
+            "operand_records": sum(len(record) for record in by_tokens.values()),
+            "saturated": _count(by_tokens, "saturated"),
+            "requantized": _count(by_tokens, "recast"),
+        },
     }
+
+
+def _count(by_tokens, key):
+    return sum(bool(x.get(key)) for record in by_tokens.values() for x in record)
+
+
+def health_counts(found):
+    """{"operand_records": number of operands' records in all runs, "saturated", "requantized": number of these with a
+    saturated value, or that were requantized}; None without records."""
+    keys = ("operand_records", "saturated", "requantized")
+    return {key: sum(health["counts"][key] for health in found) for key in keys} if found else None
 
 
 def worst_operands(records, count=5):

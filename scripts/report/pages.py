@@ -136,7 +136,7 @@ class Report:
 
     def numbers(self):
         """The contents of report.json, for other programs. Lost arms have no measures."""
-        lost = {"measures": [], "excess": None, "gap_by_tenths": None, "tasks": []}
+        lost = {"measures": [], "excess": None, "gap_by_tenths": None, "tasks": [], "fp8_health": None}
         return {
             "title": self.content.title,
             "baseline": self.content.baseline.name,
@@ -151,6 +151,9 @@ class Report:
                     "excess": plain(c.excess) if c.excess else None,
                     "gap_by_tenths": None if c.groups else tenths_of(c.pairs),
                     "tasks": [task_numbers(row) for row in tasks.compare_tasks(c.pairs)],
+                    "fp8_health": details.health_counts(
+                        [self.health[id(run)] for run in c.arm.runs if id(run) in self.health]
+                    ),
                 }
                 for c in self.comparisons
             ]

@@ -92,6 +92,8 @@ class Program(InFolder):
         self.assertAlmostEqual(train["gap"], 0.001, places=5)
         self.assertAlmostEqual(valid["gap"], 0.001, places=5)
         self.assertEqual((numbers["arms"][0]["verdict"], train["degrees_of_freedom"]), ("within", 2))
+        counts = {"operand_records": 3 * 2 * 10, "saturated": 3 * 10, "requantized": 3 * 2 * 10}
+        self.assertEqual(numbers["arms"][0]["fp8_health"], counts)
         text = (self.folder / "report" / "report.md").read_text()
         for part in (
             "precision.fp8` | off | hybrid",
@@ -201,7 +203,7 @@ class Program(InFolder):
         self.assertIn("wild: outside tolerance", (folder / "r" / "report.html").read_text())
         numbers = json.loads((folder / "r" / "report.json").read_text())
         lost = {"name": "wild", "baseline": "bf16", "verdict": "outside", "measures": [], "excess": None}
-        self.assertEqual(numbers["arms"][1:], [lost | {"gap_by_tenths": None, "tasks": []}])
+        self.assertEqual(numbers["arms"][1:], [lost | {"gap_by_tenths": None, "tasks": [], "fp8_health": None}])
         self.assertEqual(numbers["arms"][0].keys(), numbers["arms"][1].keys())
         states = [{"arm": "wild", "run": run, "state": state} for run, state in (("w1", "diverged"), ("w2", "failed"))]
         self.assertEqual(numbers["not_compared"], states)

@@ -331,10 +331,6 @@ int body(te::parallel::World& world, int argc, char** argv) {
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
   check(o, plan);
   if (inspect_fp8.chosen()) {
-    if (!o.configs.empty() || !o.overrides.empty())
-      te::user_error(
-          "--config and --set before inspect-fp8 have no effect: it reads the checkpoint's config; put --set "
-          "after inspect-fp8 to override its keys");
     te::init_log(world.leader() ? te::LogLevel::warning : te::LogLevel::error);
     return inspect_fp8.run(world);
   }

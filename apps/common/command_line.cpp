@@ -103,8 +103,11 @@ void offer_options(const CLI::App& command, std::string_view word, NearestNames&
 
 /// A suggestion for an unknown option, for example a question; empty if there is none.
 std::string advice_on_option(const CLI::App& app, std::string_view word, const ConfigWords& words) {
+  const CLI::App& given = reached(app);
+  if (&given != &app && given.get_option_no_throw(std::string(word)) != nullptr)
+    return fmt::format("put it after {}", given.get_name());
   NearestNames nearest;
-  offer_options(reached(app), word, nearest);
+  offer_options(given, word, nearest);
   if (const std::string key = words.advice(word); !key.empty() && (nearest.empty() || nearest.distance() > 0))
     return key;
   if (!nearest.empty()) return nearest.question("");
@@ -150,6 +153,20 @@ std::string complaint_of(const CLI::App& app, const ConfigWords& words) {
   const std::string advice = is_option ? advice_on_option(app, word, words) : advice_on_word(app, word);
   return fmt::format("unknown {} {}; {}", is_option ? "option" : "argument", word,
                      advice.empty() ? fmt::format("see {} --help", app.get_name()) : advice);
+}
+
+/// The error of a program's own option in front of a subcommand, which does not read it; empty if there is none.
+std::string misplaced_option(const CLI::App& app) {
+  const CLI::App& given = reached(app);
+  if (&given == &app) return "";
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    const bool known = given.get_option_no_throw(name) != nullptr;
+    return fmt::format("{} before {} has no effect; {}", name, given.get_name(),
+                       known ? fmt::format("put it after {}", given.get_name()) : "leave it out");
+  }
+  return "";
 }
 
 /// Rejects NaN and infinity: CLI11's checks accept NaN, and no option here may be infinite.
@@ -219,8 +236,10 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet, const 
     }
     if (const std::string complaint = complaint_of(app, words); !complaint.empty())
       user_error("{}", complaint);
+    if (const std::string misplaced = misplaced_option(app); !misplaced.empty()) user_error("{}", misplaced);
     user_error("{}; see {} --help", message_of(app, error), app.get_name());
   }
+  if (const std::string misplaced = misplaced_option(app); !misplaced.empty()) user_error("{}", misplaced);
   return true;
 }
 

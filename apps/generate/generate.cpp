@@ -31,6 +31,7 @@ std::string read_prompt(const std::string& file) {
   if (!in.is_open() || !in.read_all(text, kMaxTextFileBytes))
     user_error("--prompt-file {}: cannot be read: {}", file, in.error());
   if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
   return text;
 }
 
@@ -242,8 +243,9 @@ apps::Command add_generate(CLI::App& app) {
   const auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
   a.model.add_to(&app);
+  // Without extra arguments, or CLI11 would read a text in brackets, such as "[INST] Hi, you [/INST]", as a list.
   const auto several = [](CLI::Option* option) {
-    return option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    return option->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   };
   several(app.add_option("--prompt", a.prompts, "Text to continue; may be repeated"))->type_name("TEXT");
   several(app.add_option(

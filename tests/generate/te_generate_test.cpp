@@ -50,7 +50,7 @@ TEST_F(TeGenerate, EverySourceOfAPromptGivesTheSameText) {
   ASSERT_EQ(first.code, 0) << first.error;
   EXPECT_EQ(first.error, "");
   ASSERT_TRUE(first.out.ends_with("\n"));
-  write_file(*folder_ / "prompt", "the small \n");
+  write_file(*folder_ / "prompt", "the small \r\n");
   EXPECT_EQ(generate("--max-tokens 4 --prompt-file " + (*folder_ / "prompt")).out, first.out);
   EXPECT_EQ(generate("--max-tokens 4", "", "printf 'the small ' | ").out, first.out);
   EXPECT_EQ(generate("--prompt 'the small ' --max-tokens 4 --echo").out, "the small " + first.out);

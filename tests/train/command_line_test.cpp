@@ -45,6 +45,8 @@ TEST_F(CommandLine, UnknownArgumentsGetSuggestions) {
       {"--max-steps 3", "did you mean --set training.train_steps=VALUE?"},
       {"inspect", "did you mean 'inspect-fp8'?"},
       {"--batches 3", "it is an option of te-train inspect-fp8"},
+      {"--config " + yaml + " inspect-fp8 --checkpoint x",
+       "--config before inspect-fp8 has no effect; leave it out"},
       {"inspect-fp8 --checkpont x", "did you mean --checkpoint?"},
       {"--frobnicate", "unknown option --frobnicate; see te-train --help"}};
   for (const auto& [arguments, part] : cases) expect_refused(folder_.run_raw(arguments), part);

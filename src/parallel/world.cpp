@@ -44,6 +44,15 @@ bool launched() {
   return false;
 }
 
+/// The number of processes that a launcher says it has started; 1 if none says more.
+int announced_processes() {
+  int most = 1;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"}) {
+    if (const char* value = std::getenv(name)) most = std::max(most, std::atoi(value));
+  }
+  return most;
+}
+
 /// Flushes this rank's output and waits until the launcher has read it, or for two seconds: Open MPI 5 drops what is in
 /// a rank's pipes when it ends the job.
 void deliver_output() {
@@ -110,26 +119,28 @@ struct World::State {
   }
 
   void start_mpi();
+  [[noreturn]] void refuse(const std::string& message);
   void check_thread_level(int provided);
   void stop_mpi();
 };
 
 // All ranks have the same result; only rank 0 has the message. MPI_Finalize, in which ranks wait for each other, has to
 // come after the message: mpirun ends all ranks as soon as one of them exits with a nonzero code.
-void World::State::check_thread_level(int provided) {
-  if (provided >= MPI_THREAD_SERIALIZED) return;
+void World::State::refuse(const std::string& message) {
   mpi = false;
   std::atexit([] {
     deliver_output();
     MPI_Finalize();
   });
-  throw JobFailure(
-      2, rank != 0
-             ? ""
-             : fmt::format("error: MPI provides thread level {}, but the watchdog's thread needs {} "
-                           "(MPI_THREAD_SERIALIZED) to end the job; unset OMPI_MPI_THREAD_LEVEL, or use "
-                           "an MPI that is built with threads",
-                           provided, static_cast<int>(MPI_THREAD_SERIALIZED)));
+  throw JobFailure(2, rank != 0 ? "" : "error: " + message);
+}
+
+void World::State::check_thread_level(int provided) {
+  if (provided >= MPI_THREAD_SERIALIZED) return;
+  refuse(fmt::format(
+      "MPI provides thread level {}, but the watchdog's thread needs {} (MPI_THREAD_SERIALIZED) to "
+      "end the job; unset OMPI_MPI_THREAD_LEVEL, or use an MPI that is built with threads",
+      provided, static_cast<int>(MPI_THREAD_SERIALIZED)));
 }
 
 void World::State::start_mpi() {
@@ -143,6 +154,12 @@ void World::State::start_mpi() {
   TE_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
   check_thread_level(provided);
   TE_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  // With the launcher of another MPI, or srun without PMIx, each process would be a job of one rank.
+  if (const int announced = announced_processes(); size == 1 && announced > 1)
+    refuse(fmt::format(
+        "the launcher started {} processes, but MPI sees one: use the mpirun of the MPI that te-train "
+        "is built with, or srun --mpi=pmix",
+        announced));
   MPI_Comm host = MPI_COMM_NULL;
   TE_MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host));
   TE_MPI_CHECK(MPI_Comm_rank(host, &local_rank));

@@ -256,6 +256,19 @@ TEST_F(Mpirun, InvalidLayoutsAreRefusedInOneLine) {
   refused(2, {"data.train=" + (folder_ / "none")}, "te-train: error: data.train: ");
 }
 
+// Each process of srun --mpi=pmi2 or of another MPI's mpirun would train alone.
+TEST_F(Mpirun, ALauncherThatMpiDoesNotKnowIsRefused) {
+  ::setenv("PMI_RANK", "0", 1);
+  ::setenv("PMI_SIZE", "2", 1);
+  const Result result = run(1, "a", {});
+  ::unsetenv("PMI_RANK");
+  ::unsetenv("PMI_SIZE");
+  EXPECT_EQ(result.code, 2) << result.error;
+  TE_EXPECT_CONTAINS(result.error,
+                     "error: the launcher started 2 processes, but MPI sees one: use the mpirun");
+  EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a")));
+}
+
 TEST_F(Mpirun, DivergenceIsReportedOnce) {
   const Result result = run(4, "a",
                             {"parallel.tensor=2", "training.train_steps=50", "optimizer.decay=constant",

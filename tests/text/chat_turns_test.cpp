@@ -130,6 +130,8 @@ TEST_F(ChatTurnsTest, TheFileMustMatchTheTemplateInItsFolder) {
   turns["template"] = "crc32:0da949c6";
   write_file(folder / "chat_turns.json", turns.dump());
   EXPECT_TRUE(text::find_chat_turns(folder / ""));
+  write_file(folder / "chat_template.jinja", "a\r\nb\rc\r");
+  EXPECT_EQ(text::find_jinja_template(folder / ""), "a\nb\nc\n");  // as scripts/chat_turns.py reads it
   write_file(folder / "chat_template.jinja", "y");  // takes precedence over tokenizer_config.json
   TE_EXPECT_CONTAINS(user_error_of([&] { text::find_chat_turns(folder / ""); }),
                      "does not match the chat template in the same folder");

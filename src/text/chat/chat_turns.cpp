@@ -21,6 +21,18 @@ std::string crc32_of(const std::string& text) {
   return fmt::format("crc32:{:08x}", value);
 }
 
+/// The text with line feeds in place of other line ends, as Python reads a file.
+std::string with_line_feeds(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\r')
+      result += text[i];
+    else if (i + 1 == text.size() || text[i + 1] != '\n')
+      result += '\n';
+  }
+  return result;
+}
+
 /// Looks up the string of `json` in `known`. UserError for an unknown name.
 template <class Value>
 Value named(const JsonReader& json, const std::map<std::string, Value>& known) {
@@ -179,7 +191,7 @@ std::vector<int32_t> ChatTurns::encode(const Conversation& conversation, const T
 std::optional<std::string> find_jinja_template(const fs::path& folder) {
   const std::string where = "the chat template";
   if (const fs::path file = folder / "chat_template.jinja"; fs::is_regular_file(file))
-    return read_tokenizer_file(file, where);
+    return with_line_feeds(read_tokenizer_file(file, where));
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
     const fs::path file = folder / name;
     if (!fs::is_regular_file(file)) continue;

@@ -35,9 +35,9 @@ def reads_tokenizer(function):
     """For a function of a folder: a missing value or another type in its files is an error of one line."""
 
     @functools.wraps(function)
-    def call(folder, *arguments):
+    def call(folder, *arguments, **options):
         try:
-            return function(folder, *arguments)
+            return function(folder, *arguments, **options)
         except (AttributeError, KeyError, TypeError) as error:
             found = f"{type(error).__name__}: {error}"
             fail(f"{folder}: the tokenizer's files are not as transformers writes them ({found}); download them again")
@@ -46,8 +46,11 @@ def reads_tokenizer(function):
 
 
 @reads_tokenizer
-def find_template(folder, name):
-    """The text of the template that transformers selects. name: one of several templates, or None."""
+def find_template(folder, name, required=True):
+    """The text of the template that transformers selects. name: one of several templates, or None.
+
+    With required=False, None if the folder has no such template.
+    """
     for path in [folder / f"additional_chat_templates/{name}.jinja"] if name else [folder / "chat_template.jinja"]:
         if path.is_file():
             return path.read_text(encoding="utf-8")
@@ -56,6 +59,8 @@ def find_template(folder, name):
         if isinstance(found, list):
             found = {item["name"]: item["template"] for item in found}
         if isinstance(found, dict):
+            if (name or "default") not in found and not required:
+                continue
             if (name or "default") not in found:
                 fail(f"{path}: contains the chat templates {', '.join(found)}; choose one with --template-name")
             found = found[name or "default"]
@@ -63,6 +68,8 @@ def find_template(folder, name):
             continue
         if found:
             return found if isinstance(found, str) else fail(f"{path}: chat_template is not a text; download it again")
+    if not required:
+        return None
     fail(f"{folder}: has no chat template{' ' + name if name else ''}; pass one with --template FILE")
 
 

@@ -286,6 +286,15 @@ def main():
         )
     except UnicodeDecodeError as error:
         fail(f"{place}: the chat template: {error}")
+    out = arguments.out or arguments.folder / "chat_turns.json"
+    if out.resolve().parent == arguments.folder.resolve() and out.name == "chat_turns.json":
+        # te-generate compares this file with the template that it finds itself.
+        default = find_template(arguments.folder, None, required=False)
+        if default not in (None, text):
+            fail(
+                f"{out}: belongs to the folder's default chat template; write another template's turns to a file "
+                "of your own with --out FILE.json, then run te-generate chat with --template FILE.json"
+            )
     tokens, specials = special_tokens(arguments.folder)
     date = datetime.datetime.combine(arguments.date or datetime.date.today(), datetime.time())
     try:
@@ -304,7 +313,6 @@ def main():
         )
     except Exception as error:  # jinja2 raises many types for an invalid template
         fail(f"{place}: the chat template: {type(error).__name__}: {error}")
-    out = arguments.out or arguments.folder / "chat_turns.json"
     value = {
         "format": FORMAT,
         "template": f"crc32:{zlib.crc32(text.encode()):08x}",

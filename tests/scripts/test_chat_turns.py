@@ -123,6 +123,26 @@ class ChatTurns(InFolder):
         self.assertIn("--set eos_token=", result.stderr)
         self.assertFalse((self.folder / "chat_turns.json").exists())
 
+    def test_templates_other_than_the_default_need_a_file_of_their_own(self):
+        other = CHATML.replace("user", "person")
+        self.write("additional_chat_templates/rag.jinja", other)
+        self.write("other.jinja", other)
+        own = str(self.folder / "rag.json")
+        for option in (("--template-name", "rag"), ("--template", str(self.folder / "other.jinja"))):
+            self.refused("belongs to the folder's default chat template", CHATML + "{# 1 #}", *option)
+            result = self.run_script(CHATML + "{# 1 #}", *option, "--out", own)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        # The default's text, and another template in a folder without a default one.
+        self.turns(other, "--template-name", "rag")
+        (self.folder / "chat_template.jinja").unlink()
+        self.turns(None, "--template-name", "rag")
+
+    def test_line_ends_are_read_as_line_feeds(self):
+        self.write("crlf.jinja", CHATML)
+        (self.folder / "crlf.jinja").write_bytes(b"{# 1 #}\r\n" + CHATML.encode())
+        value, _ = self.turns(None, "--template", str(self.folder / "crlf.jinja"))
+        self.assertEqual(value["template"], f"crc32:{zlib.crc32(b'{# 1 #}' + bytes([10]) + CHATML.encode()):08x}")
+
     def test_refusals(self):
         self.refused("has no chat template", None)
         self.refused("it writes today's date; set the date", "{{ strftime_now('%Y') }}" + CHATML)

@@ -31,7 +31,7 @@ std::string default_chat_template(const text::Tokenizer& tokenizer) {
       tokenizer.name());
 }
 
-// The loss mask of a template marks where a message of the assistant starts and ends.
+// The loss mask of a template marks where a message of the assistant starts.
 ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatTemplate& chat,
                        const text::Tokenizer& tokenizer) {
   text::Conversation answered = conversation;
@@ -41,9 +41,8 @@ ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatT
   while (begin > 0 && all.mask[begin - 1] == 1) --begin;
   TE_CHECK(begin > 0 && begin < all.tokens.size(), "chat template {}: cannot find the start of a reply",
            chat.name());
-  ChatPrompt prompt{{all.tokens.begin(), all.tokens.begin() + static_cast<std::ptrdiff_t>(begin)}, {}};
-  if (all.tokens.size() > begin + 1) prompt.turn_end = all.tokens.back();
-  return prompt;
+  const auto [token, text] = chat.end_of_reply(tokenizer);
+  return {{all.tokens.begin(), all.tokens.begin() + static_cast<std::ptrdiff_t>(begin)}, token, text};
 }
 
 ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatTurns& turns,
@@ -90,7 +89,9 @@ std::string Chat::reply(const Context& context, const std::string& message,
   conversation_.push_back({"user", message, ""});
   const ChatPrompt prompt = prompter_(conversation_);
   std::span<const float> logits = begin(context, prompt.tokens);
-  TextStream stream(tokenizer_, prompt.tokens, {});
+  std::vector<std::string> stops;
+  if (!prompt.turn_end_text.empty()) stops.push_back(prompt.turn_end_text);
+  TextStream stream(tokenizer_, prompt.tokens, stops);
   std::string text;
   const auto add = [&](const std::string& part) {
     text += part;
@@ -107,6 +108,7 @@ std::string Chat::reply(const Context& context, const std::string& message,
         finish_reason_ == FinishReason::interrupted)
       break;
     if (token < tokenizer_.vocab_size()) add(stream.add(token));
+    if (stream.stopped()) break;  // at the end of the turn
     cached_.push_back(token);
     const std::vector<Continuation> next = {{0, std::span(cached_).last(1)}};
     logits = decoder_.append(context, next);

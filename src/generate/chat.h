@@ -21,10 +21,11 @@ namespace te::generate {
 /// The built-in chat template whose special tokens are in the tokenizer. UserError if there is none.
 std::string default_chat_template(const text::Tokenizer& tokenizer);
 
-/// The prompt for a reply, and the token with which the template ends the reply, if any.
+/// The prompt for a reply, and the token or text with which the template ends the reply, if any.
 struct ChatPrompt {
   std::vector<int32_t> tokens;
   std::optional<int32_t> turn_end;
+  std::string turn_end_text = {};  ///< empty: none
 };
 
 /// The tokens of the conversation up to the start of the assistant's next message. The conversation must end with a
@@ -42,7 +43,7 @@ using ChatPrompter = std::function<ChatPrompt(const text::Conversation&)>;
 struct ChatOptions {
   SamplingOptions sampling;
   int64_t max_tokens = 1024;  ///< maximum length of a reply
-  EndTokens ends;             ///< of the model; the template's end-of-turn token also ends a reply
+  EndTokens ends;             ///< of the model; the template's end of turn also ends a reply
   std::string system;         ///< system message; empty: none
 };
 

@@ -16,7 +16,7 @@ constexpr const char* kTemplate =
     "system: S{content}\\n\nuser: U{content}\\n\nassistant: A{content}{eos}{stop}\n";
 
 /// A tokenizer with another end-of-document token.
-class EndingWith final : public text::Tokenizer {
+class EndingWith : public text::Tokenizer {
  public:
   EndingWith(const text::Tokenizer& other, int32_t end) : other_(other), end_(end) {}
   std::string decode(std::span<const int32_t> tokens) const override { return other_.decode(tokens); }
@@ -34,6 +34,17 @@ class EndingWith final : public text::Tokenizer {
   }
   const text::Tokenizer& other_;
   int32_t end_;
+};
+
+/// A tokenizer that shows each byte as a letter.
+class Letters final : public EndingWith {
+ public:
+  explicit Letters(const text::Tokenizer& other) : EndingWith(other, other.end_of_document()) {}
+  std::string decode(std::span<const int32_t> tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens) text += static_cast<char>('a' + token % 26);
+    return text;
+  }
 };
 
 class ChatTest : public ::testing::Test {
@@ -70,10 +81,23 @@ TEST_F(ChatTest, PromptsEndWhereTheReplyStarts) {
   expected.push_back(256);
   bytes_->encode("Uso\nA", expected);
   EXPECT_EQ(second.tokens, expected);
-  // Another end of turn: the token before {stop} in the template.
-  const auto other = text::ChatTemplate::parse("other", "user: {content}>\nassistant: {content}#{stop}\n");
-  EXPECT_EQ(generate::chat_prompt({{"user", "a", ""}}, other, *bytes_).turn_end, '#');
   EXPECT_THROW(generate::default_chat_template(*bytes_), UserError);
+}
+
+// The end of a turn is a special token or a text, not the last token in the loss, which replies may contain.
+TEST_F(ChatTest, TurnsEndWithASpecialTokenOrAText) {
+  const auto end = [&](const std::string& after) {
+    const auto chat = text::ChatTemplate::parse("t", "user: {content}\nassistant: A{content}" + after + "\n");
+    const ChatPrompt prompt = generate::chat_prompt({{"user", "a", ""}}, chat, *bytes_);
+    return std::pair(prompt.turn_end, prompt.turn_end_text);
+  };
+  using End = std::pair<std::optional<int32_t>, std::string>;
+  EXPECT_EQ(end(R"({eos}\n)"), End(256, ""));
+  EXPECT_EQ(end(R"(#{eos}{stop}\n)"), End(256, ""));
+  EXPECT_EQ(end("#{stop}"), End(std::nullopt, "#"));
+  EXPECT_EQ(end(R"({<|im_end|>}{stop}\n)"), End(std::nullopt, "<|im_end|>"));
+  EXPECT_EQ(end(R"(\n)"), End(std::nullopt, ""));
+  EXPECT_EQ(end("{stop}#"), End(std::nullopt, ""));
 }
 
 // Each reply equals that of a generator that runs the full conversation, although only the new part was run.
@@ -166,6 +190,33 @@ TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   EXPECT_EQ(named.reply(cpu, "hi"), "");
   EXPECT_EQ(named.finish_reason(), generate::FinishReason::end_token);
   EXPECT_TRUE(silent.conversation().empty());
+}
+
+// The template's end of turn is not a special token of the tokenizer: the model generates its name as text.
+TEST_F(ChatTest, RepliesEndBeforeTheTextOfTheTurnsEnd) {
+  const config::Config config = chat_config();
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  ReadyDecoder decoder(tiny.context(), config, source, {.batch = 1, .max_rows = 32});
+  const Letters letters(*bytes_);
+  const generate::ChatOptions options{.sampling = {.repetition_penalty = 100}, .max_tokens = 9};
+  const auto talk = [&](const std::string& end) {
+    const auto chat = text::ChatTemplate::parse("t", "user: U{content}\nassistant: A{content}" + end + "\n");
+    const generate::ChatPrompter prompter = [chat, &letters](const text::Conversation& conversation) {
+      return generate::chat_prompt(conversation, chat, letters);
+    };
+    return Chat(decoder.get(), letters, prompter, options);
+  };
+  const std::string all = talk("{eos}").reply(tiny.context(), "hi");
+  ASSERT_EQ(all.size(), 9U);
+  const size_t at = all.find(all.substr(4, 3));
+  Chat ended = talk("{" + all.substr(4, 3) + "}{stop}.");
+  std::string streamed;
+  EXPECT_EQ(ended.reply(tiny.context(), "hi", [&](const std::string& part) { streamed += part; }),
+            all.substr(0, at));
+  EXPECT_EQ(streamed, all.substr(0, at));
+  EXPECT_EQ(ended.conversation().back().content, streamed);
+  EXPECT_EQ(ended.finish_reason(), generate::FinishReason::end_token);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // Encodes a conversation to tokens and a loss mask. Messages become runs of text and single tokens, each inside or
 // outside the loss; adjacent runs of text with the same mask value are encoded together.
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/strings.h"
 #include "text/chat/chat_template.h"
@@ -144,6 +146,21 @@ ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, con
   Encoded encoded = writer.finish();
   encoded.cut = cut;
   return encoded;
+}
+
+ChatTemplate::End ChatTemplate::end_of_reply(const Tokenizer& tokenizer) const {
+  const Line& line = lines_.find("assistant")->second;
+  End end;
+  for (auto part = std::ranges::find(line, Kind::kContent, &Part::kind) + 1;
+       part != line.end() && part->kind != Kind::kStop; ++part) {
+    if (part->kind == Kind::kBegin) end.token = tokenizer.begin_of_document();
+    if (part->kind == Kind::kEnd) end.token = tokenizer.end_of_document();
+    if (part->kind == Kind::kToken) end.token = tokenizer.find_token(part->text);
+    if (end.token) return {end.token, ""};
+    if (part->kind == Kind::kText || part->kind == Kind::kToken) end.text += part->text;
+  }
+  if (trimmed(end.text, kTrimmed).empty()) end.text.clear();
+  return end;
 }
 
 }  // namespace te::text

@@ -30,6 +30,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,14 @@ class ChatTemplate {
   /// message where the template does not allow one. Thread safe.
   Encoded encode(const Conversation& conversation, const Tokenizer& tokenizer,
                  const std::string& place) const;
+
+  struct End {
+    std::optional<int32_t> token;
+    std::string text;  ///< only without a token
+  };
+  /// What ends the assistant's message: the first special token in the loss after {content}, else the text in the loss
+  /// after it. White space ends nothing, because messages may contain it.
+  End end_of_reply(const Tokenizer& tokenizer) const;
 
  private:
   enum class Kind { kText, kContent, kContext, kSystem, kStop, kBegin, kEnd, kToken };

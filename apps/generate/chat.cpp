@@ -90,6 +90,9 @@ int ChatArguments::talk(parallel::World& world, LoadedModel& loaded, Chat& chat)
   const bool prompts = world.leader() && !quiet && ::isatty(STDIN_FILENO) == 1;
   std::string message;
   while (stop_requested == 0 && read_message(world, prompts, message)) {
+    // Tensor-parallel ranks cannot stop at different tokens, so with several ranks Ctrl-C ends the job at once, as it
+    // does while the process waits for a message.
+    const auto previous = world.size() == 1 ? stop_on_interrupt() : SIG_DFL;
     chat.reply(
         loaded.context, message,
         [&](const std::string& part) {
@@ -98,6 +101,7 @@ int ChatArguments::talk(parallel::World& world, LoadedModel& loaded, Chat& chat)
           std::fflush(stdout);
         },
         world.size() == 1 ? &stop_requested : nullptr);
+    if (world.size() == 1) std::signal(SIGINT, previous);
     if (!world.leader()) continue;
     fmt::print("\n");
     std::fflush(stdout);
@@ -133,8 +137,6 @@ int run_chat(ChatArguments& a, parallel::World& world) {
   });
   LoadedModel loaded(world, *source, a.model.run, a.context, 1);
   Chat chat(loaded.decoder, *tokenizer, prompter, a.options);
-  // Tensor-parallel ranks cannot stop at different tokens, so with several ranks Ctrl-C ends the job at once.
-  if (world.size() == 1) stop_on_interrupt();
   return a.talk(world, loaded, chat);
 }
 

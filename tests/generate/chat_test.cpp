@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "generate/generate_testing.h"
+#include "te_generate_testing.h"
 
 namespace te::testing {
 namespace {
@@ -217,6 +218,19 @@ TEST_F(ChatTest, RepliesEndBeforeTheTextOfTheTurnsEnd) {
   EXPECT_EQ(streamed, all.substr(0, at));
   EXPECT_EQ(ended.conversation().back().content, streamed);
   EXPECT_EQ(ended.finish_reason(), generate::FinishReason::end_token);
+}
+
+class TeGenerateChat : public GenerateFolder {};
+
+// `timeout` sends SIGINT after three seconds, when the process waits for the second message, and SIGKILL (137) later.
+TEST_F(TeGenerateChat, CtrlCEndsTheProcessThatWaitsForAMessage) {
+  const std::string wait = "mkfifo " + file("in") + "; exec 3<>" + file("in") +
+                           "; printf 'hi\\n' >&3; timeout --preserve-status -s INT -k 5 3 <&3";
+  const Result result =
+      run("chat --checkpoint " TE_SOURCE_DIR "/tests/fixtures/evaluate/gpt2 --template plain --max-tokens 2",
+          wait);
+  EXPECT_EQ(result.code, 130) << result.error;
+  TE_EXPECT_CONTAINS(result.error, "max tokens; ");  // the first reply is complete
 }
 
 }  // namespace

@@ -3,12 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/reader.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/host_memory.h"
 #include "core/log.h"
 #include "train/data_check.h"
@@ -22,8 +26,10 @@
 namespace te::train {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// logging.every of the run that saved the checkpoint; 0 without one.
-int64_t logged_every(const std::filesystem::path& checkpoint) {
+int64_t logged_every(const fs::path& checkpoint) {
   return checkpoint.empty() ? 0 : checkpoint::Reader(checkpoint).run_config().logging.every;
 }
 
@@ -79,6 +85,27 @@ void Trainer::lock_folders() {
         .logs = config_.logging.directory, .checkpoints = config_.checkpoint.directory, .saves = saves()});
     if (config_.checkpoint.resume == "never" && !overwrite_) folder_->refuse_earlier_run();
     if (overwrite_) folder_->refuse_other_run();
+  });
+  if (saves() && world_.size() > 1) check_shared_folder();
+}
+
+// All ranks write a checkpoint, and rank 0 waits for the files of all.
+void Trainer::check_shared_folder() {
+  const fs::path lock = fs::path(config_.checkpoint.directory) / FolderLock::kName;
+  const std::string expected = world_.from_leader([&] { return read_file(lock).text; });
+  world_.run_collectively([&] {
+    // A network file system may show the file late.
+    const int64_t limit = config_.parallel.timeout_seconds;
+    const double end = now_seconds() + (limit == 0 ? 10.0 : std::min(10.0, static_cast<double>(limit) / 2));
+    while (read_file(lock).text != expected) {
+      if (now_seconds() > end)
+        user_error(
+            "checkpoint.directory: {} of {} is not rank 0's folder; set a folder of a file system that all "
+            "hosts share, "
+            "and start all ranks in the same working directory",
+            fs::absolute(config_.checkpoint.directory).string(), host_name());
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
   });
 }
 

@@ -53,6 +53,7 @@ class Trainer {
   // The phases of startup, in order.
   void open_data();
   void lock_folders();
+  void check_shared_folder();
   void find_gpu();
   void allocate();
   std::unique_ptr<checkpoint::Saver> make_saver();

@@ -256,6 +256,16 @@ TEST_F(Mpirun, InvalidLayoutsAreRefusedInOneLine) {
   refused(2, {"data.train=" + (folder_ / "none")}, "te-train: error: data.train: ");
 }
 
+// Otherwise rank 0 would wait at the first checkpoint for files that another rank has written elsewhere.
+TEST_F(Mpirun, RanksWithSeparateCheckpointFoldersAreRefused) {
+  folder_.use_ranks(2, "sh -c 'cd " + (folder_ / "") + "$OMPI_COMM_WORLD_RANK && exec \"$0\" \"$@\"'");
+  for (const char* rank : {"0", "1"}) std::filesystem::create_directory(folder_ / rank);
+  const Result result = folder_.run("a", {"checkpoint.directory=saved", "checkpoint.save_last=true"});
+  EXPECT_EQ(result.code, 2) << result.error;
+  TE_EXPECT_CONTAINS(result.error, "checkpoint.directory: " + (folder_ / "1/saved") + " of ");
+  EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/loss.csv"));
+}
+
 // Each process of srun --mpi=pmi2 or of another MPI's mpirun would train alone.
 TEST_F(Mpirun, ALauncherThatMpiDoesNotKnowIsRefused) {
   ::setenv("PMI_RANK", "0", 1);

@@ -155,7 +155,7 @@ std::string complaint_of(const CLI::App& app, const ConfigWords& words) {
                      advice.empty() ? fmt::format("see {} --help", app.get_name()) : advice);
 }
 
-/// The error of a program's own option in front of a subcommand, which does not read it; empty if there is none.
+/// The error of a program's own option that precedes a subcommand, which does not read it; empty if there is none.
 std::string misplaced_option(const CLI::App& app) {
   const CLI::App& given = reached(app);
   if (&given == &app) return "";

@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/host_memory.h"
 #include "core/log.h"
+#include "core/strings.h"
 #include "train/data_check.h"
 #include "train/kept_tokenizer.h"
 #include "train/loss_spikes.h"

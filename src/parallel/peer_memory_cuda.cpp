@@ -74,7 +74,7 @@ void check_peer_access(World& world, const Context& context, const Communicator&
       if (first_local != world.first_local()) {
         user_error(
             "{} copy: ranks {} of a {} group are on several hosts, but copies work only inside one host; {}, "
-            "or use groups of at most as many ranks as a host has",
+            "or use groups whose size divides the number of ranks of a host",
             key, list_ranks(group.world_ranks()), group.name(), remedy(key));
       }
       if (cudaDeviceGetByPCIBusId(&other, bus_id.c_str()) != cudaSuccess) {

@@ -70,7 +70,11 @@ const Gpu& gpu_named(std::string_view name) {
 }
 
 GroupPlacement place_of(const Cluster& cluster, int ranks, int stride) {
-  return {.ranks = ranks, .per_host = std::clamp(cluster.per_host / stride, 1, ranks)};
+  // Of groups that do not divide a host's ranks, some lie on two hosts; the others wait for them.
+  const int span = ranks * stride;
+  const bool crosses =
+      cluster.gpus > cluster.per_host && span <= cluster.per_host && cluster.per_host % span != 0;
+  return {.ranks = ranks, .per_host = crosses ? 1 : std::clamp(cluster.per_host / stride, 1, ranks)};
 }
 
 }  // namespace te::planner

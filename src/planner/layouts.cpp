@@ -167,7 +167,8 @@ class Search {
   SearchResult run() {
     const Cluster& cluster = model_.cluster();
     for (const int64_t tensor : divisors(cluster.gpus)) {
-      if (tensor > cluster.per_host) continue;  // tensor parallelism stays within a host
+      // Tensor parallelism stays within a host.
+      if (cluster.gpus > cluster.per_host && cluster.per_host % tensor != 0) continue;
       for (const int64_t context : divisors(cluster.gpus / tensor))
         for (const int64_t pipeline : divisors(cluster.gpus / tensor / context))
           for (const int64_t experts : expert_sizes(cluster.gpus / pipeline))
@@ -176,8 +177,8 @@ class Search {
                                                static_cast<int>(experts)));
     }
     if (result_.legal == 0)
-      user_error("no layout of {} GPUs is valid for this config; reason for the last one tried: {}",
-                 cluster.gpus, refusal_);
+      user_error("no layout of {} GPUs is valid for this config; reason for the first one tried: {}",
+                 cluster.gpus, refusal_.empty() ? indivisible_ : refusal_);
     if (result_.layouts.empty()) report_misfit();
     std::ranges::stable_sort(
         result_.layouts, [](const Layout& a, const Layout& b) { return a.time.total() < b.time.total(); });
@@ -214,12 +215,13 @@ class Search {
     std::vector<std::pair<double, Config>> candidates;  // by the lower bound of their time
     std::vector<Config> all = ways(config_, grid);
     if (all.empty())
-      refusal_ = fmt::format("training.global_batch_size ({}) is not a multiple of {} data-parallel ranks",
-                             config_.training.global_batch_size, grid[Axis::data]);
+      indivisible_ =
+          fmt::format("training.global_batch_size ({}) is not a multiple of {} data-parallel ranks",
+                      config_.training.global_batch_size, grid[Axis::data]);
     for (Config& way : all) {
       std::string why = refusal(way, model_.cluster().gpu, grid);
-      if (!why.empty()) {
-        refusal_ = std::move(why);
+      if (!why.empty()) {  // the first layout has the least parallelism, so its reason is not its own
+        if (refusal_.empty()) refusal_ = std::move(why);
         continue;
       }
       ++result_.legal;
@@ -282,7 +284,7 @@ class Search {
   StepModel model_;
   const PlannedBytes& planned_bytes_;
   SearchResult result_;
-  std::string refusal_, nearest_;
+  std::string refusal_, indivisible_, nearest_;
   int64_t nearest_bytes_ = 0;
 };
 

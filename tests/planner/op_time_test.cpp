@@ -164,6 +164,11 @@ TEST(OpTime, PlacementOfGroups) {
             2);  // data-parallel ranks are four tensor-parallel ranks apart
   EXPECT_EQ(place_of(cluster, 8, 8).per_host, 1);
   EXPECT_EQ(place_of(cluster, 4, 16).per_host, 1);
+  // Ranks 6 to 8 are on two hosts.
+  const Cluster three{.gpu = gpu_named("h200"), .gpus = 24, .per_host = 8};
+  EXPECT_EQ(place_of(three, 3, 1).per_host, 1);
+  EXPECT_EQ(place_of(three, 3, 2).per_host, 1);
+  EXPECT_EQ(place_of({.gpu = three.gpu, .gpus = 6, .per_host = 8}, 3, 1).per_host, 3);
 }
 
 TEST(Gpus, AreKnownByName) {

@@ -167,6 +167,7 @@ TEST_F(PlanCommand, RefusesInOneLine) {
   expect_refused("llama7b_fp8.yaml --plan 4 --gpus-per-host 0", "--gpus-per-host");
   expect_refused("llama7b_fp8.yaml --dry-run --rows 3", "--rows needs --plan");
   expect_refused("llama7b_fp8.yaml --plan 97", "no layout of 97 GPUs is valid");
+  expect_refused("gpt2_124m_fp8.yaml --plan 8 --gpu a100", "the first one tried: precision.fp8: this GPU (");
   expect_refused("llama3.1_70b_bf16.yaml --plan 1", "no layout of 1 GPUs fits");
   expect_refused("llama7b_fp8.yaml --plan 4 --set precision.fp8=off --set precision.dtype=fp32",
                  "precision.dtype fp32: --plan predicts only BF16 and FP8");

@@ -154,6 +154,11 @@ std::string settings_of(const Config& config, const Config& given) {
     text += fmt::format("{}--set {}={}", text.empty() ? "" : " ", key.path,
                         quoted ? key.now.substr(1, key.now.size() - 2) : key.now);
   }
+  // With the given schedule this number may be the default, and with another one not.
+  const config::ParallelConfig &now = config.parallel, &before = given.parallel;
+  if (now.schedule != before.schedule && now.virtual_stages == before.virtual_stages &&
+      now.virtual_stages > 1)
+    text += fmt::format(" --set parallel.virtual_stages={}", now.virtual_stages);
   return text;
 }
 

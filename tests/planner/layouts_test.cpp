@@ -48,6 +48,21 @@ Settings words(const std::string& settings) {
   return all;
 }
 
+// A number that the given schedule derives is not that of another schedule.
+TEST(Search, SettingsGiveTheLayoutAfterADerivedNumberOfStages) {
+  const Settings given{
+      "model.hidden_size=512",         "model.ffn_hidden_size=1408", "model.num_attention_heads=8",
+      "model.seq_length=1024",         "precision.fp8=off",          "training.global_batch_size=32",
+      "parallel.schedule=interleaved", "parallel.pipeline=4"};
+  for (const Layout& layout :
+       search(shipped_config("llama7b_fp8", given), testing::h200s(4), planned).layouts) {
+    Settings all = given;
+    for (const std::string& word : words(layout.settings)) all.push_back(word);
+    EXPECT_EQ(config::to_yaml(shipped_config("llama7b_fp8", all)), config::to_yaml(layout.config))
+        << layout.settings;
+  }
+}
+
 // Ranks that divide the experts need less memory; their communication costs time.
 TEST(Search, DividesExperts) {
   const Settings small{"model.num_layers=4",         "model.num_moe_experts=16",

@@ -112,8 +112,9 @@ def main():
         axes.set_xlabel("million tokens trained on")
         axes.set_xlim(0, 101)
     ratios = [x["fp8"] / x["bf16"] for x in speed["rows"]]
-    figure.suptitle(f"FP8 ends {row['gap_percent']:.2f}% above BF16 (Llama, 1.3 billion parameters, {row['tokens'] / 1e6:.0f} million tokens, "
-                    f"{row['pairs']} seeds), {min(ratios):.1f} to {max(ratios):.1f} times the speed", fontsize=14.5, fontweight="bold")
+    figure.suptitle(f"FP8 ends {row['gap_percent']:.2f}% above BF16 (Llama, 1.3 billion parameters, "
+                    f"{row['tokens'] / 1e6:.0f} million tokens, {row['pairs']} seeds), "
+                    f"{min(ratios):.1f} to {max(ratios):.1f} times the speed", fontsize=14.5, fontweight="bold")
     save_figure(figure, output, dpi=100)
 
 

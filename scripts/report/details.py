@@ -209,7 +209,7 @@ def differing_keys(baseline, arm):
 
 
 def other_differences(baseline, arm):
-    """Lines about differences outside the config, of the arms or of pairs of equal seed: version, commit, device, ranks."""
+    """Lines about other differences, of the arms or of pairs of equal seed: version, commit, device, ranks."""
     lines = []
     of_seed = {run.seed: run for run in baseline.runs if run.seed is not None}
     pairs = [(of_seed[run.seed], run) for run in arm.runs if run.seed in of_seed]
@@ -232,9 +232,11 @@ def _values(name, of_runs):
 
 def lost_moments(*sides):
     """The number of runs that resumed without Adam moments after their first start, which may be meant to have none."""
-    return sum(bool(_zero_moments(run, slice(1, None)) - _zero_moments(run, slice(1))) for side in sides for run in side)
+    runs_of_sides = [run for side in sides for run in side]
+    return sum(bool(_zero_moments(run, slice(1, None)) - _zero_moments(run, slice(1))) for run in runs_of_sides)
 
 
 def _zero_moments(run, which):
     """The steps after which these starts began with zero moments."""
-    return {start["zero_moments_after"] for start in run.record.get("starts", [])[which] if "zero_moments_after" in start}
+    starts = run.record.get("starts", [])[which]
+    return {start["zero_moments_after"] for start in starts if "zero_moments_after" in start}

@@ -121,14 +121,16 @@ def _sum_and_weight(file, number, metric, value):
 
 
 def _separate_numbers_of_documents(evaluations):
-    """Makes a task that was evaluated with several numbers of documents several tasks, as its scores are not comparable."""
+    """Makes a task of several numbers of documents several tasks, as its scores are not comparable."""
     counts = {}
     for e in evaluations:
         for task in e.results:
             counts.setdefault(task, set()).add(e.documents.get(task))
     for e in evaluations:
         names = {
-            task: f"{task} ({e.documents.get(task, 'unknown')} documents)" for task in e.results if len(counts[task]) > 1
+            task: f"{task} ({e.documents.get(task, 'unknown')} documents)"
+            for task in e.results
+            if len(counts[task]) > 1
         }
         e.results = {names.get(task, task): metrics for task, metrics in e.results.items()}
         e.items = {(names.get(task, task), metric): found for (task, metric), found in e.items.items()}

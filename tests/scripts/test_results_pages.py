@@ -227,9 +227,11 @@ class Pages(unittest.TestCase):
         for recipe in ("tensorwise", "blockwise", "bf16_control"):
             gaps = []
             for seed in range(1, len(pairs[recipe]) + 1):
-                mean = [statistics.fmean(list(curve.values())[-260:]) for curve in (own[f"{recipe}_seed{seed}"], same_gpu[f"bf16_seed{seed}"])]
-                gaps.append(mean[0] - mean[1])
-            self.assertIn(f"{statistics.fmean(gaps):+.4f}" if recipe == "bf16_control" else results_summary.interval_text(gaps), text)
+                curves = own[f"{recipe}_seed{seed}"], same_gpu[f"bf16_seed{seed}"]
+                last, base = (statistics.fmean(list(curve.values())[-260:]) for curve in curves)
+                gaps.append(last - base)
+            control = f"control {statistics.fmean(gaps):+.4f}"
+            self.assertIn(control if recipe == "bf16_control" else results_summary.interval_text(gaps), text)
 
     def test_pairs_of_127_million_parameters(self):
         text = page("llama-tokens-per-parameter").replace("\n  ", " ")

@@ -60,7 +60,7 @@ class Report:
         return not {*own} <= {*others}
 
     def _seeds(self, name):
-        """(seeds of all runs of an arm, those of its diverged runs), including runs that are not compared."""
+        """(seeds of all runs of an arm, seeds of its diverged runs), including runs that are not compared."""
         found = [(run.seed, run.diverged) for arm in self.arms() if arm.name == name for run in arm.runs]
         found += [(seed_in(run), state == "diverged") for arm, run, state in self.content.unfinished if arm == name]
         return [seed for seed, _ in found], [seed for seed, diverged in found if diverged]

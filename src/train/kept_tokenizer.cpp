@@ -46,8 +46,8 @@ bool are_equal(const std::string& a, const std::string& b) {
   }
 }
 
-/// The files of `origin` with the ids of special tokens, if `files`, those of the tokenizer `spec`, have none and the
-/// origin has the same tokenizer.
+/// The files of `origin` with the ids of special tokens, if `files`, which are the tokenizer `spec`'s, have none and
+/// the origin has the same tokenizer.
 std::vector<checkpoint::KeptFile> missing_token_ids(const std::vector<checkpoint::KeptFile>& files,
                                                     const std::string& spec, const fs::path& origin) {
   std::vector<checkpoint::KeptFile> ids;

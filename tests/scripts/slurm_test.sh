@@ -93,7 +93,8 @@ for code in 0 2 3 130; do
   job "$code"
   expect "$code" 1
 done
-grep -q -- "--mpi=pmix --cpus-per-task=1 .*$executable --config $folder/run.yaml --set checkpoint.resume=auto" "$folder/srun_calls" ||
+expected="--mpi=pmix --cpus-per-task=1 .*$executable --config $folder/run.yaml --set checkpoint.resume=auto"
+grep -q -- "$expected" "$folder/srun_calls" ||
   fail "srun was called as: $(cat "$folder/srun_calls")"
 
 # After a failure, a killed rank and a failed node the job is requeued, until the run finishes.

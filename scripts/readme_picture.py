@@ -26,7 +26,7 @@ except ImportError:
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 RUNS = RESULTS / "llama_1b_100m"
 SEEDS = (1, 2, 3)
-EPOCHS = (29e6, 57e6, 86e6)  # tokens at which the corpus repeats (docs/results/convergence/llama-1b-100m-tokens.md)
+EPOCHS = (30e6, 60e6, 90e6)  # tokens at which the books repeat (docs/results/convergence/llama-1b-100m-tokens.md)
 BF16, FP8, PYTORCH = "#30363d", "#d55e00", "#8cb4d8"
 WINDOW = 41  # steps of the moving averages: 4 million tokens
 STYLE = {"font.size": 11.5, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.titlesize": 13,
@@ -67,7 +67,7 @@ def draw_gap(axes, tokens, bf16, fp8, row):
     axes.axhline(0, color="#555555", linewidth=0.8)
     for epoch in EPOCHS:
         axes.axvline(epoch / 1e6, color="#999999", linestyle=":", linewidth=1)
-    axes.text(EPOCHS[0] / 1e6 + 1, -1.03, "dotted: epochs", fontsize=9.5, color="#555555")
+    axes.text(EPOCHS[0] / 1e6 + 1, -1.03, "dotted: epochs of the books", fontsize=9.5, color="#555555")
     axes.annotate(f"end: {row['gap_percent']:+.2f}%\n(validation {row['validation_percent']:+.2f}%)", (97, row["gap_percent"]), (68, -0.62),
                   fontsize=10.5, arrowprops={"arrowstyle": "-", "color": "#555555"})
     axes.set_ylim(-1.1, 1.45)

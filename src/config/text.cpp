@@ -87,6 +87,8 @@ NearestNames nearest_keys(std::string_view unknown) {
 std::string suggestion(std::string_view unknown_path) {
   const std::string_view path = unknown_path.substr(0, 128);
   if (const std::string_view hint = hint_of(path); !hint.empty()) return std::string(hint);
+  if (path == "extends")
+    return "it belongs at the top level of a file; give another file with a second --config";
   NearestNames nearest = nearest_keys(path);
   if (path.find('.') == std::string_view::npos) {
     for (const Section& section : sections()) {

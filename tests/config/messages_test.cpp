@@ -59,6 +59,8 @@ TEST(Messages, SuggestionsStayNear) {
   EXPECT_NE(for_override("data_parallel_size").find("mpirun -n RANKS"), std::string::npos);
   EXPECT_NE(for_override("resume").find("checkpoint.resume=auto"), std::string::npos);
   EXPECT_EQ(for_override("training"), "it is a section; name a key in it, such as training.KEY=VALUE");
+  EXPECT_EQ(for_override("extends"),
+            "it belongs at the top level of a file; give another file with a second --config");
   EXPECT_EQ(for_override("guard.xy"), "te-train --describe-keys lists all keys");
 }
 

@@ -126,7 +126,8 @@ TEST(ExpertParallel, TheGlobalBalanceLossCountsTheSelectionsOfAllRanks) {
 }
 
 // Inputs of GEMMs are scaled per row and 128 columns, so the first loss is that of all experts on every rank. FP32, as
-// the ranks' sums of a token's results are rounded.
+// the ranks' sums of a token's results are rounded. Operands of wgrad are scaled per 128 rows, which depend on the
+// tokens that an expert gets in a round; after that a router may select other experts.
 TEST(ExpertParallel, BlockwiseScalesOfRowsDoNotDependOnTheRanks) {
   const int size = world().size();
   if (size == 1 || size > 4) GTEST_SKIP() << "two or four ranks divide eight experts";
@@ -148,7 +149,8 @@ TEST(ExpertParallel, BlockwiseScalesOfRowsDoNotDependOnTheRanks) {
     const std::vector<float> divided = run(size, factor);
     EXPECT_EQ(run(size, factor), divided);
     EXPECT_NEAR(divided[0], one[0], 1e-6f * one[0]);
-    for (size_t i = 2; i < one.size(); i += 2) EXPECT_NEAR(divided[i], one[i], 2e-3f * one[i]);
+    EXPECT_NEAR(divided[1], one[1], 1e-3f * one[1]);  // the gradient's norm
+    for (size_t i = 2; i < one.size(); i += 2) EXPECT_NEAR(divided[i], one[i], 2e-2f * one[i]);
   }
 }
 

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
-#include <tuple>
 #include <vector>
 
 #include "checkpoint/manifest.h"
@@ -161,6 +160,17 @@ bool is_checkpoint_directory(const fs::path& path) {
   return false;
 }
 
+/// The path of a checkpoint without a trailing slash, with a parent, and with the target's name if it is a link of
+/// another name: runs compare its name and its directory with their own.
+fs::path step_folder(const fs::path& path) {
+  std::error_code error;
+  const fs::path folder = path.has_filename() ? path : path.parent_path();
+  if (step_of(folder.filename().string()) >= 0)
+    return folder.has_parent_path() ? folder : fs::path(".") / folder;
+  const fs::path target = fs::canonical(folder, error);
+  return step_of(target.filename().string()) >= 0 ? target : folder;
+}
+
 /// `path`, or its folder `checkpoints` if `path` is a run folder.
 fs::path directory_of(const fs::path& path) {
   const fs::path inside = path / "checkpoints";
@@ -177,7 +187,7 @@ bool is_checkpoint_path(const fs::path& path) {
 
 fs::path resolve(const fs::path& path) {
   std::error_code error;
-  if (const std::optional<fs::path> named = named_by(path)) return *named;
+  if (const std::optional<fs::path> named = named_by(path)) return step_folder(*named);
   if (fs::exists(path, error) && !fs::is_directory(path, error))
     user_error("{}: is a file, not a checkpoint; give the folder that has it", path.string());
   if (fs::exists(path / "config.json", error) && !fs::exists(path / "latest", error)) {
@@ -186,7 +196,7 @@ fs::path resolve(const fs::path& path) {
         "or convert it to a checkpoint: te-convert import {} --out DIRECTORY",
         path.string(), path.string());
   }
-  if (fs::exists(path / "manifest.json", error)) return path;
+  if (fs::exists(path / "manifest.json", error)) return step_folder(path);
   if (const std::optional<fs::path> latest = find_latest(directory_of(path))) return *latest;
   if (fs::exists(path / "run.json", error)) {
     check_readable(path / "checkpoints");
@@ -198,6 +208,12 @@ fs::path resolve(const fs::path& path) {
       "{}: not found; a checkpoint is a folder with manifest.json, a directory of such folders, or a run's "
       "folder",
       (path / "manifest.json").string());
+}
+
+fs::path in_directory(const fs::path& directory, const fs::path& folder) {
+  std::error_code error;
+  const fs::path own = directory / folder.filename();
+  return fs::equivalent(own, folder, error) ? own : folder;
 }
 
 // --- writing -----------------------------------------------------------------------------------------------
@@ -248,7 +264,15 @@ void mark_best(const fs::path& directory, const std::vector<int64_t>& steps) {
   });
 }
 
+bool is_removable(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_symlink(folder, ignored) ||
+         ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0 || errno != EACCES;
+}
+
 void remove_checkpoint(const fs::path& folder) {
+  if (!is_removable(folder))
+    throw fs::filesystem_error("cannot remove", folder, std::make_error_code(std::errc::permission_denied));
   const fs::path doomed = folder.string() + std::string(kTemporary);
   fs::remove_all(doomed);
   fs::rename(folder, doomed);
@@ -313,13 +337,11 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& last_verifie
     if (fs::is_symlink(folder, error)) return true;  // the user's, and removing it would free no space
     return std::ranges::find(best, step_of(folder.filename().string())) != best.end();
   });
-  const auto age = [](const fs::path& folder) {
-    std::error_code ignored;
-    return std::tuple(fs::last_write_time(folder / "manifest.json", ignored),
-                      step_of(folder.filename().string()));
-  };
-  std::ranges::sort(folders, [&](const fs::path& a, const fs::path& b) { return age(a) < age(b); });
   const std::string latest = first_line(read_file(directory / "latest", kMaxNameBytes));
+  // A run that resumed from an earlier step has left those above it behind. Times do not tell, as copies get new ones.
+  std::ranges::stable_partition(folders, [newest = step_of(latest)](const fs::path& folder) {
+    return step_of(folder.filename().string()) > newest;
+  });
   int64_t left = static_cast<int64_t>(folders.size());
   for (const fs::path& folder : folders) {
     if (left <= keep) return;

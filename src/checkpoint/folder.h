@@ -42,6 +42,10 @@ std::optional<std::filesystem::path> named_by(const std::filesystem::path& path)
 /// directory (its find_latest), or a run folder with one (RUN/checkpoints). UserError if there is no checkpoint.
 std::filesystem::path resolve(const std::filesystem::path& path);
 
+/// DIRECTORY/NAME if that is `folder`, which may be given by another path or link, else `folder`.
+std::filesystem::path in_directory(const std::filesystem::path& directory,
+                                   const std::filesystem::path& folder);
+
 /// True if resolve() would look for a checkpoint in this path, even if there is no complete one.
 bool is_checkpoint_path(const std::filesystem::path& path);
 
@@ -59,7 +63,11 @@ void make_latest(const std::filesystem::path& folder);
 /// it cannot be written.
 void mark_best(const std::filesystem::path& directory, const std::vector<int64_t>& steps);
 
+/// False if this user lacks the permission to delete the folder's files.
+bool is_removable(const std::filesystem::path& folder);
+
 /// Deletes a checkpoint. It is renamed first, so that a partly deleted folder never has a checkpoint's name.
+/// filesystem_error, with the folder as it was, if it is not removable.
 void remove_checkpoint(const std::filesystem::path& folder);
 
 /// Removes the temporary folders of runs that were killed.
@@ -78,9 +86,10 @@ std::filesystem::path commit_folder(const std::filesystem::path& directory, int6
 /// Removes a temporary folder and its contents; ignores errors.
 void discard_folder(const std::filesystem::path& temporary);
 
-/// Deletes the oldest checkpoints (by the time of their manifest) until `keep` are left; 0 keeps all. Does not delete
-/// the latest one, `last_verified`, or folders without a checkpoint's name and manifest. Links to step folders and
-/// checkpoints of the steps in `best` are neither counted nor deleted.
+/// Deletes checkpoints until `keep` are left; 0 keeps all: first the steps above the latest one, which an earlier start
+/// of the run has left, then the lowest steps. Does not delete the latest one, `last_verified`, or folders without a
+/// checkpoint's name and manifest. Links to step folders and checkpoints of the steps in `best` are neither counted nor
+/// deleted.
 void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& last_verified,
            const std::vector<int64_t>& best = {});
 

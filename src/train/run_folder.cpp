@@ -131,19 +131,22 @@ void RunFolder::warn_of_other_run() const {
 }
 
 void RunFolder::remove_earlier_run(const std::vector<fs::path>& sources) const {
+  std::vector<fs::path> checkpoints = saved_checkpoints(0);
+  std::erase_if(checkpoints, [&](const fs::path& folder) {
+    return std::ranges::any_of(sources, [&](const fs::path& source) { return same_folder(folder, source); });
+  });
+  for (const fs::path& folder : checkpoints)
+    if (!checkpoint::is_removable(folder))
+      user_error("--overwrite: {}: cannot be removed: it is write-protected; nothing was removed",
+                 folder.string());
   int64_t steps = 0;
   for (const Log& log : logs()) {
     steps = std::max(steps, last_logged_step(log.path, log.step_of));
     fs::remove(log.path);
   }
   for (const fs::path& file : event_files(options_.logs)) fs::remove(file);
-  int64_t removed = 0;
-  for (const fs::path& folder : saved_checkpoints(0)) {
-    if (std::ranges::any_of(sources, [&](const fs::path& source) { return same_folder(folder, source); }))
-      continue;
-    checkpoint::remove_checkpoint(folder);
-    ++removed;
-  }
+  for (const fs::path& folder : checkpoints) checkpoint::remove_checkpoint(folder);
+  const auto removed = static_cast<int64_t>(checkpoints.size());
   if (removed > 0) {
     fs::remove(options_.checkpoints / "latest");
     fs::remove(options_.checkpoints / "best");

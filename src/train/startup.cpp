@@ -170,7 +170,7 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
       const checkpoint::Loaded loaded =
           checkpoint::load(context_, reader, config_, runner_.training_state(), options);
       point = {.progress = loaded.progress,
-               .checkpoint = reader.folder(),
+               .checkpoint = checkpoint::in_directory(config_.checkpoint.directory, reader.folder()),
                .weights = reader.folder(),
                .scales = loaded.scales,
                .moments = loaded.optimizer,

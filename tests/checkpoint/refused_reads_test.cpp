@@ -7,6 +7,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 #include "testing/files.h"
+#include "testing/unprivileged.h"
 
 namespace te::testing {
 namespace {
@@ -58,26 +59,6 @@ TEST(RefusedReads, ContentsOfLatestArePrintable) {
   TE_EXPECT_REFUSED("names '\\x1b]0;title\\x07step_9'", checkpoint::find_latest(folder.path()));
 }
 
-/// Drops the superuser's permission to read everything; restores it when destroyed.
-class Unprivileged {
- public:
-  Unprivileged() : user_(::geteuid()) {
-    if (user_ == 0) {
-      EXPECT_EQ(::seteuid(65534), 0);
-    }
-  }
-  ~Unprivileged() {
-    if (user_ == 0) {
-      EXPECT_EQ(::seteuid(0), 0);
-    }
-  }
-  Unprivileged(const Unprivileged&) = delete;
-  Unprivileged& operator=(const Unprivileged&) = delete;
-
- private:
-  uid_t user_;
-};
-
 /// The message of the refusal, which must not be Damaged: a run resumes from an older checkpoint if one is damaged.
 template <class Body>
 std::string not_damage(Body&& body) {
@@ -119,6 +100,26 @@ TEST(RefusedReads, PermissionDeniedIsNotDamage) {
       may_read(file, true);
     }
   }
+}
+
+TEST(RefusedReads, WriteProtectedCheckpointsAreNotRemovedInPart) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0777), 0);
+  const fs::path path = write_checkpoint(folder.path(), 1, "", 0);
+  fs::permissions(path, fs::perms::all & ~fs::perms::group_write & ~fs::perms::others_write);
+  {
+    const Unprivileged user;
+    EXPECT_FALSE(checkpoint::is_removable(path));
+    EXPECT_THROW(checkpoint::remove_checkpoint(path), fs::filesystem_error);
+    EXPECT_TRUE(fs::exists(path / "manifest.json"));
+    fs::create_directory_symlink(path,
+                                 folder / "step_00000002");  // a link needs no permission for its target
+    checkpoint::remove_checkpoint(folder / "step_00000002");
+    EXPECT_FALSE(fs::exists(fs::symlink_status(folder / "step_00000002")));
+  }
+  EXPECT_TRUE(checkpoint::is_removable(path));
+  checkpoint::remove_checkpoint(path);
+  EXPECT_FALSE(fs::exists(path));
 }
 
 TEST(RefusedReads, UnreadableFoldersAreNotEmpty) {

@@ -95,8 +95,9 @@ TEST_F(Saving, KeepDeletesTheOldestButNotTheVerifiedOneOrForeignFolders) {
   for (int64_t number = 1; number <= 5; ++number) {
     saving->save(at_step(number), number > 1 ? step(2) : fs::path());
     saving->finish();
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(10));  // manifests' times must differ: they give the order
+    // A copied run folder has new times in any order.
+    fs::last_write_time(step(number) / "manifest.json",
+                        fs::file_time_type::clock::now() - std::chrono::hours(number));
   }
   EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"best", "latest", "step_00000000",
                                                                "step_00000002", "step_00000005", "step_1"}));
@@ -146,6 +147,28 @@ TEST_F(Saving, RunFolderResolvesToItsCheckpoints) {
   // Checkpoints in the folder itself have priority.
   fs::copy(run / "checkpoints/step_00000001", run / "step_00000001", fs::copy_options::recursive);
   EXPECT_EQ(checkpoint::resolve(run), run / "step_00000001");
+}
+
+// Runs compare a checkpoint's directory and name with their own.
+TEST_F(Saving, ResolvesToTheNameInTheDirectory) {
+  auto saving = saver(false);
+  for (const int64_t number : {1, 2}) saving->save(at_step(number), {});
+  const std::string name = step(1).filename().string();
+  for (const char* end : {"", "/", "//", "/.", "/../step_00000001/"})
+    EXPECT_EQ(checkpoint::resolve(step(1).string() + end).filename(), name) << end;
+  EXPECT_EQ(checkpoint::resolve(step(1).string() + "/"), step(1));
+  const fs::path other = folder_ / "other", link = other / "good";
+  fs::create_directories(other);
+  fs::create_directory_symlink(step(1), link);
+  EXPECT_EQ(checkpoint::resolve(link), fs::canonical(step(1)));
+  fs::create_directory_symlink(step(1), other / name);
+  EXPECT_EQ(checkpoint::in_directory(folder_.path(), checkpoint::resolve(other / name)), step(1));
+  EXPECT_EQ(checkpoint::in_directory(other, step(2)), step(2));
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_.path());
+  EXPECT_EQ(checkpoint::resolve(name), fs::path(".") / name);
+  EXPECT_EQ(checkpoint::resolve("latest"), fs::path(".") / step(2).filename());
+  fs::current_path(before);
 }
 
 TEST_F(Saving, FindsTheNewestCheckpointWithoutLatest) {

@@ -86,7 +86,7 @@ TEST_F(Reshard, RoundTripGivesTheSameFiles) {
   EXPECT_EQ(names(eight).size(),
             1u + 8u + 8u + 2u);  // the manifest, weights, moments, FP8 state per stage
   checkpoint::Reader(eight).verify_all();
-  expect_same_files(reshard(eight, "back", ""), one);
+  expect_same_files(reshard(eight + "/", "back", ""), one);
 }
 
 TEST_F(Reshard, WritesTheFilesOfTheRanks) {

@@ -9,7 +9,9 @@
 
 #include "te_train_testing.h"
 #include "testing/eventually.h"
+#include "testing/unprivileged.h"
 #include "train/folder_lock.h"
+#include "train/run_folder.h"
 
 namespace te {
 namespace {
@@ -130,6 +132,28 @@ TEST_F(RunFolders, OverwriteRemovesTheEarlierRun) {
   expect_refused(run_with("--overwrite --set checkpoint.resume=auto", "a"), "--overwrite starts at step 1");
 }
 
+TEST_F(RunFolders, OverwriteRemovesNothingIfACheckpointIsProtected) {
+  ASSERT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
+  const fs::path run = folder_.run_folder("a"), saved = folder_.checkpoint("a", 4);
+  const train::RunFolder earlier({.logs = run, .checkpoints = run / "checkpoints"});
+  for (const auto& path : {fs::path(folder_ / ""), run, run / "checkpoints"})
+    fs::permissions(path, fs::perms::all);
+  for (const int64_t step : {2, 6}) fs::permissions(folder_.checkpoint("a", step), fs::perms::all);
+  fs::permissions(saved, fs::perms::all & ~fs::perms::group_write & ~fs::perms::others_write);
+  {
+    const testing::Unprivileged user;
+    try {
+      earlier.remove_earlier_run({});
+      ADD_FAILURE() << "removed";
+    } catch (const UserError& error) {
+      TE_EXPECT_CONTAINS(error.what(),
+                         "step_00000004: cannot be removed: it is write-protected; nothing was removed");
+    }
+  }
+  EXPECT_EQ(folder_.csv("a").size(), 6u);
+  for (const int64_t step : {2, 4, 6}) EXPECT_TRUE(fs::exists(folder_.checkpoint("a", step)));
+}
+
 // A run starts with the saved config of another one: its checkpoints go to its own logging.directory.
 TEST_F(RunFolders, SavedConfigDoesNotLeadToItsCheckpoints) {
   ASSERT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
@@ -203,8 +227,8 @@ TEST_F(RunFolders, ResumingFromAnOlderCheckpointWarns) {
 // A run that is killed before its first save must not leave the checkpoints that it replaces as the latest ones.
 TEST_F(RunFolders, ResumedCheckpointIsTheLatestOneAtOnce) {
   EXPECT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
-  const pid_t child =
-      folder_.start("a", {"checkpoint.resume=" + folder_.checkpoint("a", 2), "training.train_steps=1000000"});
+  const pid_t child = folder_.start(
+      "a", {"checkpoint.resume=" + folder_.checkpoint("a", 2) + "/", "training.train_steps=1000000"});
   EXPECT_TRUE(eventually([&] { return folder_.csv("a").size() > 8; }));
   ::kill(child, SIGKILL);
   folder_.wait(child);

@@ -155,8 +155,4 @@ std::string describe(const Fp8Statistics& statistics) {
   return fmt::format("FP8 statistics: {}", fmt::join(parts, ", "));
 }
 
-void Fp8StatisticsLog::write(const json& record) {
-  file_.append(dump_json(record) + "\n");
-}
-
 }  // namespace te::train

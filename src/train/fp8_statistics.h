@@ -3,14 +3,12 @@
 // has the format.
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "parallel/world.h"
-#include "train/log_file.h"
 #include "train/quantization_observer.h"
 #include "train/swiglu_alignment.h"
 
@@ -36,16 +34,5 @@ std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statist
 std::string describe(const Fp8Statistics& statistics);
 
 inline constexpr const char* kFp8StatisticsName = "fp8_statistics.jsonl";
-
-class Fp8StatisticsLog {
- public:
-  /// UserError when the file cannot be opened.
-  explicit Fp8StatisticsLog(const std::filesystem::path& directory)
-      : file_(directory / kFp8StatisticsName, "") {}
-  void write(const nlohmann::json& record);
-
- private:
-  LogFile file_;
-};
 
 }  // namespace te::train

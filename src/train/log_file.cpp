@@ -145,6 +145,11 @@ LogFile::LogFile(const fs::path& path, std::string_view header)
   if (std::error_code ignored; fs::file_size(path, ignored) == 0) append(header);
 }
 
+void LogFile::truncated(int64_t last_step, StepOf step_of) {
+  file_.truncated(
+      [&](std::string_view line) { return step_of(line.substr(0, line.size() - 1)) <= last_step; });
+}
+
 void LogFile::append(std::string_view lines) {
   while (!lines.empty()) {
     const size_t length = std::min(lines.find('\n'), lines.size() - 1) + 1;

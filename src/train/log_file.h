@@ -31,6 +31,8 @@ class LogFile {
   LogFile(const std::filesystem::path& path, std::string_view header);
   /// Appends lines; each is a record of record_file.h.
   void append(std::string_view lines);
+  /// After truncate_log() with the same arguments: forgets lines of later steps that wait for disk space.
+  void truncated(int64_t last_step, StepOf step_of);
 
  private:
   RecordFile file_;

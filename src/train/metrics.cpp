@@ -13,6 +13,7 @@
 #include "core/strings.h"
 #include "kernels/quantize/fp8_output.h"
 #include "train/console.h"
+#include "train/fp8_statistics.h"
 #include "train/json_number.h"
 #include "train/tensorboard.h"
 
@@ -121,6 +122,7 @@ MetricsWriter::MetricsWriter(MetricsOptions options)
       console_(std::make_unique<Console>(options_)),
       csv_(options_.directory / kCsvName, header_ + "\n"),
       jsonl_(options_.directory / kJsonlName, "") {
+  if (options_.fp8_statistics) statistics_.emplace(options_.directory / kFp8StatisticsName, "");
   if (options_.tensorboard)
     tensorboard_ = std::make_unique<TensorBoard>(options_.directory, options_.first_step, options_.config);
 }
@@ -128,10 +130,14 @@ MetricsWriter::MetricsWriter(MetricsOptions options)
 MetricsWriter::~MetricsWriter() = default;
 
 void MetricsWriter::start_at(int64_t step) {
+  csv_.truncated(step - 1, csv_step);
+  jsonl_.truncated(step - 1, json_step);
+  if (statistics_) statistics_->truncated(step - 1, json_step);
   if (tensorboard_) tensorboard_->start_at(step);
 }
 
 void MetricsWriter::fp8_statistics(const nlohmann::json& record) {
+  if (statistics_) statistics_->append(dump_json(record) + "\n");
   if (tensorboard_) tensorboard_->add_statistics(record);
 }
 

@@ -109,9 +109,10 @@ struct MetricsOptions {
   std::vector<std::string> valid_sets;  ///< each has a column in the CSV
   std::vector<TaskResult> tasks;        ///< likewise; Evaluator::names()
   int64_t train_steps = 0;
-  bool show_tflops = false;  ///< on the console
-  double bf16_peak = 0.0;    ///< FLOP/s of the GPU, for MFU on the console; 0 if unknown
-  bool fp8 = false;          ///< GEMMs run in FP8: show FP8 health instead of MFU
+  bool show_tflops = false;     ///< on the console
+  double bf16_peak = 0.0;       ///< FLOP/s of the GPU, for MFU on the console; 0 if unknown
+  bool fp8 = false;             ///< GEMMs run in FP8: show FP8 health instead of MFU
+  bool fp8_statistics = false;  ///< fp8_statistics() will be called
 };
 
 class Console;
@@ -125,7 +126,7 @@ class MetricsWriter {
   ~MetricsWriter();
 
   void step(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds);
-  /// Adds a record of fp8_statistics.jsonl to TensorBoard.
+  /// Writes a record to fp8_statistics.jsonl and TensorBoard.
   void fp8_statistics(const nlohmann::json& record);
   /// The run has rolled back and repeats steps from this one on.
   void start_at(int64_t step);
@@ -137,6 +138,7 @@ class MetricsWriter {
   std::vector<std::string_view> columns_;  ///< of the header
   std::unique_ptr<Console> console_;
   LogFile csv_, jsonl_;
+  std::optional<LogFile> statistics_;
   std::unique_ptr<TensorBoard> tensorboard_;
 };
 

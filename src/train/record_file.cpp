@@ -36,6 +36,13 @@ void RecordFile::append(std::string record) {
   }
 }
 
+void RecordFile::truncated(const std::function<bool(std::string_view)>& keep) {
+  written_of_first_ = 0;  // the beginning of a record was removed from the file
+  std::erase_if(pending_, [&](const std::string& record) { return !keep(record); });
+  pending_bytes_ = 0;
+  for (const std::string& record : pending_) pending_bytes_ += record.size();
+}
+
 bool RecordFile::write_pending() {
   while (!pending_.empty()) {
     const std::string& record = pending_.front();

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <string_view>
 
 namespace te::train {
 
@@ -20,6 +22,8 @@ class RecordFile {
   /// Appends a record. While the disk is full the newest kMaxPending bytes stay in memory and are retried at the next
   /// call; one warning is printed.
   void append(std::string record);
+  /// After the file was truncated at the end of a record: discards the pending records that `keep` rejects.
+  void truncated(const std::function<bool(std::string_view)>& keep);
   const std::filesystem::path& path() const { return path_; }
 
   static constexpr size_t kMaxPending = 16 << 20;

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/printable.h"
 #include "parallel/watchdog.h"
+#include "train/metrics.h"
 
 namespace te::train {
 namespace {
@@ -30,6 +31,10 @@ std::vector<Sample> make_on_first_replica(SampleMaker& maker, parallel::World& w
   }
   world.barrier();
   return samples;
+}
+
+void SampleLog::start_at(int64_t step) {
+  file_.truncated(step - 1, json_step);
 }
 
 void SampleLog::write(int64_t step, const std::vector<Sample>& samples) {

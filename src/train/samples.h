@@ -45,6 +45,8 @@ class SampleLog {
   /// UserError when the file cannot be opened.
   explicit SampleLog(const std::filesystem::path& directory) : file_(directory / kSamplesName, "") {}
   void write(int64_t step, const std::vector<Sample>& samples);
+  /// The run has rolled back and repeats steps from this one on.
+  void start_at(int64_t step);
 
  private:
   LogFile file_;

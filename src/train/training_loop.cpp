@@ -107,9 +107,9 @@ void TrainingLoop::open_logs() {
                        .train_steps = config_.training.train_steps,
                        .show_tflops = context_.is_cuda(),
                        .bf16_peak = gpu_ != nullptr ? gpu_->bf16 : 0.0,
-                       .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
+                       .fp8 = config_.precision.fp8 != config::Fp8Mode::off,
+                       .fp8_statistics = logging.fp8_statistics_every > 0});
     if (sample_maker_ != nullptr) sample_log_.emplace(logging.directory);
-    if (logging.fp8_statistics_every > 0) statistics_log_.emplace(logging.directory);
   });
 }
 
@@ -290,9 +290,7 @@ void TrainingLoop::add_source_losses(const HostBatch& batch, int64_t first_sampl
 void TrainingLoop::log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics) {
   metrics.fp8_statistics = summary(statistics);
   if (!world_.leader()) return;
-  const nlohmann::json record = to_json(metrics.step, statistics);
-  if (statistics_log_) statistics_log_->write(record);
-  if (writer_) writer_->fp8_statistics(record);
+  if (writer_) writer_->fp8_statistics(to_json(metrics.step, statistics));
   log_info("step {}: {}", metrics.step, describe(statistics));
 }
 
@@ -389,6 +387,7 @@ void TrainingLoop::restore_progress(const checkpoint::Progress& progress) {
     if (world_.leader()) folder_->truncate_logs(progress_.step, config_.logging.every);
   });
   if (writer_) writer_->start_at(progress_.step + 1);
+  if (sample_log_) sample_log_->start_at(progress_.step + 1);
   reader_.read(progress_.consumed_samples, next_batch());
   reader_.throw_pending_data_error();
 }

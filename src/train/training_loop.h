@@ -150,12 +150,11 @@ class TrainingLoop {
   RemainingTime remaining_;
   std::optional<SourceLosses> sources_;
   std::optional<Guard> guard_;
-  Guard::Verdict verdict_ = Guard::Verdict::none;   ///< of the last step
-  std::unique_ptr<MetricsWriter> writer_;           ///< rank 0
-  std::optional<SampleLog> sample_log_;             ///< rank 0
-  std::optional<Fp8StatisticsLog> statistics_log_;  ///< rank 0
-  int64_t steps_taken_ = 0;                         ///< including steps undone by rollbacks
-  double in_steps_ = 0;                             ///< seconds, without validation, logs and checkpoints
+  Guard::Verdict verdict_ = Guard::Verdict::none;  ///< of the last step
+  std::unique_ptr<MetricsWriter> writer_;          ///< rank 0
+  std::optional<SampleLog> sample_log_;            ///< rank 0
+  int64_t steps_taken_ = 0;                        ///< including steps undone by rollbacks
+  double in_steps_ = 0;                            ///< seconds, without validation, logs and checkpoints
 };
 
 }  // namespace te::train

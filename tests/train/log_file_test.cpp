@@ -128,6 +128,22 @@ TEST_F(FullDisk, LinesWaitInMemory) {
   EXPECT_EQ(read_file(path_of()), lines(1, 9));
 }
 
+// A rollback repeats steps whose lines wait in memory. Line 5 is written in part.
+TEST_F(FullDisk, TruncationDiscardsWaitingLines) {
+  for (const int64_t last : {2, 4, 5, 6}) {
+    std::filesystem::remove(path_of());
+    LogFile log(path_of(), "");
+    log.append(lines(1, 4));
+    limit(18);
+    log.append(lines(5, 8));
+    truncate_log(path_of(), last, csv_step);
+    log.truncated(last, csv_step);
+    limit(RLIM_INFINITY);
+    log.append(lines(last + 1, last + 2));
+    EXPECT_EQ(read_file(path_of()), lines(1, last + 2)) << last;
+  }
+}
+
 // Beyond the pending limit the oldest complete lines are dropped.
 TEST_F(FullDisk, OldestLinesAreDropped) {
   const std::string text(1 << 20, 'z');

@@ -1,6 +1,7 @@
 // te-experiment: runs variants of a config with several seeds and makes a report (docs/reference/te-experiment.md). The
 // implementation is in apps/experiment/.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -80,10 +81,12 @@ int run_experiment(const std::string& file, Programs programs, bool dry_run, boo
     te::user_error("directory: another te-experiment is running in {}; wait for it, or set another directory",
                    experiment.directory.string());
   te::apps::catch_interrupts();
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that ends does not end the runs
   Runner runner(experiment, std::move(runs), std::move(slots), std::move(programs));
   runner.run([&] { write_summary(experiment, runner.items()); });
   if (runner.interrupted()) {
     std::printf("interrupted; run the same command to resume\n");
+    te::apps::allow_lost_output("te-experiment");
     return 130;
   }
   if (report && can_report(experiment, runner.items()))
@@ -91,6 +94,7 @@ int run_experiment(const std::string& file, Programs programs, bool dry_run, boo
   else if (report)
     std::printf("no report: it needs a finished run of the baseline %s and one of another variant\n",
                 experiment.baseline.c_str());
+  te::apps::allow_lost_output("te-experiment");
   for (const Item& item : runner.items())
     if (!item.complete()) return 1;
   return 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <utility>
 
 #include "core/strings.h"
 
@@ -53,6 +54,12 @@ std::vector<Row> rows_to_show(const std::vector<Row>& rows, size_t count) {
   return chosen;
 }
 
+/// Prints text. Unlike fmt::print, it ignores failures: runs continue without a reader of the output.
+template <class... Args>
+void put(fmt::format_string<Args...> format, Args&&... args) {
+  std::fputs(fmt::format(format, std::forward<Args>(args)...).c_str(), stdout);
+}
+
 }  // namespace
 
 std::vector<std::string> table_lines(const std::vector<Row>& rows) {
@@ -73,13 +80,13 @@ std::vector<std::string> table_lines(const std::vector<Row>& rows) {
 Display::Display(std::string title) : title_(std::move(title)), terminal_(::isatty(STDOUT_FILENO) == 1) {}
 
 void Display::clear() {
-  if (drawn_ > 0) fmt::print("\033[{}F\033[J", drawn_);
+  if (drawn_ > 0) put("\033[{}F\033[J", drawn_);
   drawn_ = 0;
 }
 
 void Display::event(const std::string& text) {
   clear();
-  fmt::print("[{}] {}\n", time_of_day(), text);
+  put("[{}] {}\n", time_of_day(), text);
   std::fflush(stdout);
   if (terminal_) last_ = 0;  // redraw the table below the line at the next update
 }
@@ -103,12 +110,12 @@ void Display::update(const std::vector<Row>& rows, std::optional<double> eta_sec
   if (now - last_ < (terminal_ ? 1.0 : 60.0)) return;
   last_ = now;
   if (!terminal_) {
-    fmt::print("[{}] {}\n", time_of_day(), headline(rows, eta_seconds));
+    put("[{}] {}\n", time_of_day(), headline(rows, eta_seconds));
     for (const Row& row : rows) {
       if (!row.running) continue;
       const Cells c = cells_of(row);
-      fmt::print("[{}] {} ({}): step {}, loss {}, valid {}, {} tokens/s, ETA {}\n", time_of_day(), c[0], c[1],
-                 c[2], c[3], c[4], c[5], c[6]);
+      put("[{}] {} ({}): step {}, loss {}, valid {}, {} tokens/s, ETA {}\n", time_of_day(), c[0], c[1], c[2],
+          c[3], c[4], c[5], c[6]);
     }
     std::fflush(stdout);
     return;
@@ -117,15 +124,15 @@ void Display::update(const std::vector<Row>& rows, std::optional<double> eta_sec
   std::vector<std::string> lines = table_lines(rows_to_show(rows, size.rows > 4 ? size.rows - 4 : 1));
   lines.insert(lines.begin(), headline(rows, eta_seconds));
   clear();
-  for (const std::string& line : lines) fmt::print("{}\n", line.substr(0, size.columns - 1));
+  for (const std::string& line : lines) put("{}\n", line.substr(0, size.columns - 1));
   drawn_ = lines.size();
   std::fflush(stdout);
 }
 
 void Display::finish(const std::vector<Row>& rows) {
   clear();
-  fmt::print("{}\n", headline(rows, std::nullopt));
-  for (const std::string& line : table_lines(rows)) fmt::print("{}\n", line);
+  put("{}\n", headline(rows, std::nullopt));
+  for (const std::string& line : table_lines(rows)) put("{}\n", line);
   std::fflush(stdout);
 }
 

@@ -96,10 +96,10 @@ void make_report(const Experiment& experiment) {
   }
   std::vector<std::string> words = {"python3"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  fmt::print("no report was written: {} {}\n",
-             started ? "the script stopped with the error above; to run it again:"
-                     : "it needs python3 with numpy, scipy and matplotlib; install them and run",
-             shell_text({words, {}}));
+  std::printf("no report was written: %s %s\n",
+              started ? "the script stopped with the error above; to run it again:"
+                      : "it needs python3 with numpy, scipy and matplotlib; install them and run",
+              shell_text({words, {}}).c_str());
 }
 
 }  // namespace te::experiment

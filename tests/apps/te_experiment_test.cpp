@@ -353,6 +353,12 @@ TEST_F(TeExperiment, LostOutputFails) {
                      "te-experiment: error: standard output could not be written");
 }
 
+TEST_F(TeExperiment, ContinuesWithoutAReaderOfItsOutput) {
+  run((folder_ / "tiny.yaml") + " --no-report 2>" + (folder_ / "errors") + " | true #");
+  for (const std::string& name : names_) EXPECT_EQ(state(name), "finished") << name;
+  TE_EXPECT_CONTAINS(read_file(folder_ / "errors"), "te-experiment: warning: standard output is incomplete");
+}
+
 TEST_F(TeExperiment, BaseMayExtendOtherConfigs) {
   write_file(folder_ / "over.yaml", "extends: base.yaml\noptimizer: {beta1: 0.7}\n");
   std::string text = tiny("training.train_steps=5");

@@ -4,10 +4,13 @@ Records that were sent to a tracker cannot be removed. If a resumed run discards
 therefore starts with all valid steps, and the old one is marked as superseded. A file in the run's folder notes what has
 been sent, so that the next call continues and sends nothing twice."""
 
+import contextlib
 import json
 import os
 import time
 import zlib
+
+from script_files import write_text
 
 from . import UserError, records, run_status
 from .clock import Clock
@@ -25,12 +28,12 @@ class Export:
         self.note_path = folder / note
         self.sent = 0  # records sent in this call
         found = run_status.read_json(self.note_path)
-        old = found if found.get("where") == where else {}
+        continues = found.get("where") == where
         # `lines` lines of the log are sent; the last of them has the checksum `sum` and belongs to `step`.
-        self._state = {"where": where, "run_id": None, "lines": 0, "sum": 0, "step": 0, **old}
-        self._state["run_id"] = self._ask(sink.begin, self._state["run_id"])
-        self._read_from_start()
-        self._write_note()
+        self._state = {"run_id": None, "lines": 0, "sum": 0, "step": 0, **(found if continues else {})}
+        self._state["where"] = where
+        self._write_note(found)
+        self._enter(sink.begin, self._state["run_id"])
 
     @property
     def step(self):
@@ -102,13 +105,27 @@ class Export:
         self.sent += len(found)
         self._state["lines"] += len(rows)
         self._state["sum"] = zlib.crc32(rows[-1][1].encode())
-        self._write_note()
+        self._write_note(self._state)
 
     def _supersede(self):
         """Starts a new tracker run and marks the old one as superseded."""
-        self._state |= {"run_id": self._ask(self.sink.replace), "lines": 0, "sum": 0, "step": 0}
+        self._write_note(self._state)
+        self._state |= {"lines": 0, "sum": 0, "step": 0}
+        self._enter(self.sink.replace)
+
+    def _enter(self, call, *arguments):
+        """Starts or continues a tracker run, and notes it. Callers first write the old note again: if that fails, no
+        tracker run may start, since it would not be noted and each later call would start one more."""
+        known = self._state["run_id"]
+        self._state["run_id"] = self._ask(call, *arguments)
         self._read_from_start()
-        self._write_note()
+        try:
+            self._write_note(self._state)
+        except UserError as error:
+            if self._state["run_id"] != known:
+                with contextlib.suppress(UserError):  # the first error has the cause
+                    self.end("superseded", str(error))
+            raise
 
     def _ask(self, call, *arguments):
         """Calls a tracker and converts its exceptions (no key, no network, refused requests) to UserError."""
@@ -118,13 +135,12 @@ class Export:
             text = " ".join(str(error).split())
             raise UserError(f"{self.where}: {type(error).__name__}: {text[:400]}") from None
 
-    def _write_note(self):
-        part = self.note_path.with_suffix(".tmp")
+    def _write_note(self, content):
         try:
-            part.write_text(json.dumps(self._state) + "\n")
-            os.replace(part, self.note_path)
+            write_text(self.note_path, json.dumps(content) + "\n")
         except OSError as error:
-            raise UserError(f"{self.note_path}: {error.strerror}; the next call needs this file to continue") from None
+            remedy = "the next call continues from this file, so the run folder must be writable"
+            raise UserError(f"{self.note_path}: {error.strerror}; {remedy}") from None
 
 
 def follow(exports, seconds, say, sleep=time.sleep):

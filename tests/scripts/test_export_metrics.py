@@ -7,6 +7,7 @@ import sys
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -68,6 +69,39 @@ class Sending(InRun):
         self.assertEqual((again.sent, again.step), (1, 5))
         self.start("elsewhere").catch_up()
         self.assertEqual(len(self.sent("r1")), 5)
+
+    def test_a_note_that_cannot_be_written_starts_no_run(self):
+        note = self.folder / "export_test.json"
+        note.mkdir()  # also root cannot write it
+        for _ in range(2):
+            with self.assertRaisesRegex(export.UserError, "export_test.json: Is a directory; .* must be writable$"):
+                self.start()
+        self.assertEqual((self.sink.runs, [path.name for path in self.folder.glob("*.tmp")]), ({}, []))
+        note.rmdir()
+        self.log.write_text(lines(1, 9))
+        made = self.start()
+        made.catch_up()
+        note.unlink()
+        note.mkdir()
+        self.log.write_text(lines(1, 9, loss=2.0))  # discards the steps that were sent
+        with self.assertRaisesRegex(export.UserError, "must be writable$"):
+            made.catch_up()
+        self.assertEqual((list(self.sink.runs), self.sink.ends), (["r0"], []))
+
+    def test_a_run_that_cannot_be_noted_is_ended(self):
+        calls = []
+
+        def write(path, text):
+            calls.append(text)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
+            path.write_text(text)
+
+        with mock.patch.object(export, "write_text", write):
+            with self.assertRaisesRegex(export.UserError, "export_test.json: No space left on device"):
+                self.start()
+        self.assertEqual(self.sink.ends, [("r0", "superseded")])
+        self.assertIn("No space left on device", self.sink.reasons[0])
 
     def test_time_if_not_every_step_is_logged(self):
         self.write_config(**{"logging.every": "10"})
@@ -244,6 +278,14 @@ class CommandLine(InRun):
             code, _, errors = self.call(*arguments)
             self.assertEqual((code, errors.count("\n")), (2, 1), errors)
             self.assertIn(expected, errors)
+
+    def test_a_note_that_cannot_be_written_is_one_line(self):
+        (self.folder / "export_mlflow.json").mkdir()
+        code = "import sys, export_metrics; export_metrics.open_sink = lambda *_: None; sys.exit(export_metrics.main())"
+        command = [sys.executable, "-B", "-c", code, "--to", "mlflow", str(self.folder)]
+        done = subprocess.run(command, cwd=ROOT / "scripts", capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+        self.assertIn(f"error: {self.folder}/export_mlflow.json: Is a directory; the next call continues from", done.stderr)
 
     def test_a_missing_package_says_how(self):
         for name, package in (("wandb", "wandb"), ("mlflow", "mlflow-skinny")):

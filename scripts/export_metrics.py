@@ -6,7 +6,7 @@
     scripts/export_metrics.py --to wandb --offline runs/fp8                           # for `wandb sync`, later
 
 Run it again to continue where it stopped; its state is in the run folder (export_wandb.json, export_mlflow.json), which
-must be writable. If a resumed run has discarded steps that were
+must be writable. A copy of the folder starts a tracker run of its own. If a resumed run has discarded steps that were
 sent, the tracker's run is marked as superseded, and a new one starts with the valid steps. See docs/how-to/monitor.md.
 """
 

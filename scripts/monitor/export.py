@@ -2,7 +2,8 @@
 
 Records that were sent to a tracker cannot be removed. If a resumed run discards steps that were sent, a new tracker run
 therefore starts with all valid steps, and the old one is marked as superseded. A file in the run's folder notes what has
-been sent, so that the next call continues and sends nothing twice."""
+been sent, so that the next call continues and sends nothing twice. It also names the folder, so that a copy gets a
+tracker run of its own."""
 
 import contextlib
 import json
@@ -28,10 +29,10 @@ class Export:
         self.note_path = folder / note
         self.sent = 0  # records sent in this call
         found = run_status.read_json(self.note_path)
-        continues = found.get("where") == where
+        continues = found.get("where") == where and not _is_of_another(found, folder)
         # `lines` lines of the log are sent; the last of them has the checksum `sum` and belongs to `step`.
         self._state = {"run_id": None, "lines": 0, "sum": 0, "step": 0, **(found if continues else {})}
-        self._state["where"] = where
+        self._state |= {"where": where, **_identity(folder)}
         self._write_note(found)
         self._enter(sink.begin, self._state["run_id"])
 
@@ -141,6 +142,25 @@ class Export:
         except OSError as error:
             remedy = "the next call continues from this file, so the run folder must be writable"
             raise UserError(f"{self.note_path}: {error.strerror}; {remedy}") from None
+
+
+def _identity(folder):
+    found = os.stat(folder)
+    return {"folder": os.path.realpath(folder), "device": found.st_dev, "inode": found.st_ino}
+
+
+def _is_of_another(note, folder):
+    """Whether the note was copied with its folder: the folder that it names still exists and is not this one. A folder
+    that was moved or renamed is the same, also if another one has its old name. Notes of earlier versions name none."""
+    noted, here = note.get("folder"), os.stat(folder)
+    if not isinstance(noted, str) or (note.get("device"), note.get("inode")) == (here.st_dev, here.st_ino):
+        return False
+    try:
+        return not os.path.samestat(os.stat(noted), here)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:  # such as a parent folder that may not be read
+        return True
 
 
 def follow(exports, seconds, say, sleep=time.sleep):

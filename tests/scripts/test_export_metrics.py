@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """export_metrics.py with a fake tracker that records calls. test_trackers.py tests the real trackers."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -69,6 +71,51 @@ class Sending(InRun):
         self.assertEqual((again.sent, again.step), (1, 5))
         self.start("elsewhere").catch_up()
         self.assertEqual(len(self.sent("r1")), 5)
+
+    def export_of(self, folder):
+        made = export.Export(folder, self.sink, "export_test.json", "noted")
+        made.catch_up()
+        return self.sink.now
+
+    def test_a_copied_folder_starts_its_own_run(self):
+        self.log.write_text(lines(1, 3))
+        self.assertEqual(self.export_of(self.folder), "r0")
+        copy = self.folder.with_name("copy")
+        shutil.copytree(self.folder, copy)
+        with open(copy / "metrics.jsonl", "a") as file:
+            file.write(lines(4, 5, loss=2.0))
+        self.assertEqual(self.export_of(copy), "r1")
+        self.assertEqual([self.export_of(folder) for folder in (self.folder, copy)], ["r0", "r1"])
+        self.assertEqual([len(self.sent(run)) for run in ("r0", "r1")], [3, 5])
+        shutil.rmtree(self.folder)  # a move to another file system
+        moved = copy.with_name("moved")
+        shutil.copytree(copy, moved)
+        shutil.rmtree(copy)
+        self.assertEqual(self.export_of(moved), "r1")
+
+    def test_a_renamed_folder_continues_its_run(self):
+        self.log.write_text(lines(1, 3))
+        self.export_of(self.folder)
+        old = self.folder.rename(self.folder.with_name("old"))
+        self.folder.mkdir()  # another run gets the old name
+        self.log.write_text(lines(1, 2))
+        self.assertEqual([self.export_of(folder) for folder in (self.folder, old)], ["r1", "r0"])
+        link = self.folder.with_name("link")
+        link.symlink_to(old)
+        self.assertEqual(self.export_of(link), "r0")
+
+    def test_a_note_of_an_earlier_version_continues(self):
+        self.log.write_text(lines(1, 3))
+        self.export_of(self.folder)
+        note = self.folder / "export_test.json"
+        content = json.loads(note.read_text())
+        for name in ("folder", "device", "inode"):
+            del content[name]
+        note.write_text(json.dumps(content))
+        copy = self.folder.with_name("copy")
+        shutil.copytree(self.folder, copy)
+        self.assertEqual(self.export_of(copy), "r0")
+        self.assertEqual(json.loads((copy / note.name).read_text())["folder"], str(copy.resolve()))
 
     def test_a_note_that_cannot_be_written_starts_no_run(self):
         note = self.folder / "export_test.json"

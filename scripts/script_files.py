@@ -24,6 +24,8 @@ COMPRESSED = (".gz", ".xz", ".zst")  # suffixes of files that open_input() decom
 def open_input(path):
     """The bytes of a file, decompressed if its name ends with .gz, .xz or .zst; "-" is standard input."""
     if str(path) == "-":
+        if sys.__stdin__ is None:
+            raise OSError("standard input is closed")
         return sys.stdin.buffer
     suffix = Path(path).suffix
     if suffix == ".zst":
@@ -79,6 +81,8 @@ def complete_lines(path, inputs):
         with complete_file(path) as file:
             yield file
         return
+    if sys.__stdout__ is None:
+        fail("standard output is closed; write a file with --out")
     sys.stdout.reconfigure(encoding="utf-8")
     try:
         yield sys.stdout
@@ -116,8 +120,17 @@ def reason(error):
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
+def open_streams():
+    """Opens /dev/null for each standard stream that the caller has closed (>&-), which Python sets to None. Without it
+    writing fails, errors are printed on standard output, and the next file gets the descriptor."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+
+
 def run(main, *user_errors):
     """Runs a script's main() and exits with its result. user_errors: its exceptions for the user's mistakes."""
+    open_streams()
     try:
         status = main()
         sys.stdout.flush()

@@ -3,6 +3,8 @@
 import re
 import sys
 
+from script_files import open_streams
+
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -25,4 +27,5 @@ class _Stream:
 
 def guard_output():
     """Call it at the start of a script: escapes control characters in everything it prints, including errors."""
+    open_streams()
     sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)

@@ -99,6 +99,26 @@ class Run(InFolder):
         process.stderr.close()
         self.assertEqual(process.wait(), 1)
 
+    def test_closed_error_output(self):
+        """The error is not printed on standard output, which has the script's result."""
+        process = self.start("print(1, flush=True); open('/none')", preexec_fn=lambda: os.close(2))
+        self.assertEqual((*process.communicate(), process.returncode), ("1\n", "", 2))
+
+    def test_closed_output(self):
+        body = "open(sys.argv[0] + '.out', 'w').write(str(sys.stdout.fileno()))"
+        process = self.start(body, preexec_fn=lambda: os.close(1))
+        self.assertEqual((*process.communicate(), process.returncode), ("", "", 0))
+        self.assertEqual((self.folder / "script.py.out").read_text(), "1")
+
+    def test_data_needs_an_open_stream(self):
+        for body, descriptor, message in (
+            ("open_input('-')", 0, "standard input is closed"),
+            ("\n with complete_lines(None, []): print(1)", 1, "standard output is closed; write a file with --out"),
+        ):
+            process = self.start(body, preexec_fn=lambda: os.close(descriptor))
+            self.assertEqual(process.communicate(), ("", f"script.py: error: {message}\n"))
+            self.assertEqual(process.returncode, 2)
+
     def test_interruption(self):
         out = self.folder / "out"
         process = self.start(f"\n with complete_file({str(out)!r}): print(flush=True); time.sleep(60)")

@@ -1,8 +1,11 @@
-"""Output of scripts that contains logs and configs cannot control a terminal."""
+"""Output of scripts that contains logs and configs cannot control a terminal, and needs no open streams."""
 
+import http.client
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -32,6 +35,42 @@ class TerminalText(unittest.TestCase):
                 self.assertNotEqual(result.returncode, 0, name)
                 self.assertIn(r"\x1b[2J", result.stderr, name)
                 self.assertNotIn("\x1b", result.stdout + result.stderr, name)
+
+    def run_closed(self, closed, *arguments, **options):
+        """Runs a script with standard streams closed, such as `>&- 2>&-`."""
+        command = ["bash", "-c", f'exec "$@" {closed}', "bash", sys.executable, "-B", *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+    def test_closed_streams(self):
+        with self.run_closed(">&-", SCRIPTS / "plot_step_time.py", "--help") as process:
+            self.assertEqual((*process.communicate(), process.returncode), ("", "", 0))
+        with self.run_closed("2>&-", SCRIPTS / "plot_step_time.py", "none.json", "--markdown") as process:
+            self.assertEqual((*process.communicate(), process.returncode), ("", "", 2))
+        with self.run_closed("2>&-", SCRIPTS / "plot_step_time.py", "--help") as process:
+            self.assertEqual((process.communicate()[1], process.returncode), ("", 0))
+
+    def test_dashboard_without_streams(self):
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            free.close()
+            process = self.run_closed("<&- >&- 2>&-", SCRIPTS / "dashboard.py", "--port", str(port), folder)
+            try:
+                end = time.monotonic() + 60
+                while True:
+                    try:
+                        page = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+                        page.request("GET", "/")
+                        self.assertEqual(page.getresponse().status, 200)
+                        page.close()
+                        break
+                    except OSError:
+                        self.assertIsNone(process.poll(), "dashboard.py has ended")
+                        self.assertLess(time.monotonic(), end)
+                        time.sleep(0.1)
+            finally:
+                process.kill()
+                process.communicate()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ class _Stream:
 
 
 def guard_output():
-    """Call it at the start of a script: escapes control characters in everything it prints, including errors."""
+    """Call it at the start of a script: escapes control characters in everything it prints, including errors, and
+    prints ? for characters that the locale's charset lacks."""
     open_streams()
+    sys.stdout.reconfigure(errors="replace")  # Python itself prints escapes on standard error
     sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)

@@ -327,6 +327,18 @@ class Program(InFolder):
         with os.fdopen(writer, "w") as closed:
             self.assertEqual(subprocess.run(command, stdout=closed, stderr=subprocess.PIPE).stderr, b"")
 
+    def start(self, *arguments, **options):
+        runs = [self.folder / "bf16", self.folder / "fp8"]
+        command = [sys.executable, "-B", "-u", SCRIPTS / "compare_loss.py", *runs, *arguments]
+        return subprocess.run(command, stderr=subprocess.PIPE, text=True, **options)
+
+    def test_a_charset_without_plus_minus(self):
+        environment = {**os.environ, "PYTHONIOENCODING": "koi8-r"}
+        for arguments in (["--help"], ["--no-plot", "--report", self.folder / "report"]):
+            done = self.start(*arguments, stdout=subprocess.PIPE, env=environment)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("?", done.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,7 @@
 """Output of scripts that contains logs and configs cannot control a terminal, and needs no open streams."""
 
 import http.client
+import os
 import socket
 import subprocess
 import sys
@@ -71,6 +72,12 @@ class TerminalText(unittest.TestCase):
             finally:
                 process.kill()
                 process.communicate()
+
+    def test_a_charset_without_the_characters(self):
+        code = "import terminal_text; terminal_text.guard_output(); print('a\xb1\u03c3')"
+        command = [sys.executable, "-B", "-c", code]
+        done = subprocess.run(command, cwd=SCRIPTS, env={**os.environ, "PYTHONIOENCODING": "koi8-r"}, capture_output=True)
+        self.assertEqual((done.stdout, done.stderr), (b"a??\n", b""))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,6 @@ def draw(profiles, output):
         save_figure(figure, output, dpi=150)
     except (OSError, ValueError) as error:
         raise UserError(f"--output {output}: cannot be written ({reason(error)})") from error
-    print(f"{output}: {len(profiles)} measurements")
 
 
 def main():
@@ -150,10 +149,14 @@ def main():
     if not arguments.output and not arguments.markdown:
         raise UserError("nothing to do; use --output PNG, --markdown or both")
     profiles = [found for path in arguments.reports for found in read_profiles(path)]
-    if arguments.markdown:
-        print("\n".join(markdown(title, profile) for title, profile in profiles))
+    try:
+        if arguments.output:
+            draw(profiles, arguments.output)
+    finally:  # the figure does not depend on standard output, which may be full, nor the tables on the figure
+        if arguments.markdown:
+            print("\n".join(markdown(title, profile) for title, profile in profiles))
     if arguments.output:
-        draw(profiles, arguments.output)
+        print(f"{arguments.output}: {len(profiles)} measurements")
 
 
 if __name__ == "__main__":

@@ -128,14 +128,16 @@ def compare_runs(options):
     results = [curves.compare(baseline, run, window) for run in runs]
     band = dict(window=window, kind=options.band_kind, sigmas=options.sigmas)
     bands = [curves.noise_band(baseline, seeds, end=r["tokens"], **band) for r in results] if seeds else None
-    print(table.table(baseline, results) + "\n")
-    for line in table.notes(baseline, results, bands):
-        print(line)
-    if options.json:
-        write_json(options.json, table.json_report(baseline, results, bands))
+    try:
+        if options.json:
+            write_json(options.json, table.json_report(baseline, results, bands))
+        if not options.no_plot:
+            whole = curves.noise_band(baseline, seeds, **band) if seeds else None
+            title = options.title or "Training loss"
+            plots.draw(options.output, title, baseline, runs, results, whole, options.epochs_at)
+    finally:  # the files do not depend on standard output, which may be full, nor the table on the files
+        print("\n".join([table.table(baseline, results) + "\n", *table.notes(baseline, results, bands)]))
     if not options.no_plot:
-        whole = curves.noise_band(baseline, seeds, **band) if seeds else None
-        plots.draw(options.output, options.title or "Training loss", baseline, runs, results, whole, options.epochs_at)
         print(f"figure: {options.output}")
 
 
@@ -161,11 +163,14 @@ def make_report(options):
     content.title = options.title or content.title
     content.epochs = options.epochs_at
     report = pages.Report(content)
-    print(report.console())
-    if options.json:
-        write_json(options.json, report.numbers())
+    try:
+        if options.json:
+            write_json(options.json, report.numbers())
+        if options.report:
+            report.write(Path(options.report), pictures=not options.no_plot)
+    finally:  # as in compare_runs()
+        print(report.console())
     if options.report:
-        report.write(Path(options.report), pictures=not options.no_plot)
         print(f"report: {Path(options.report) / 'report.html'}, report.md, report.json")
 
 

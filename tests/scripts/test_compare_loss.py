@@ -332,6 +332,24 @@ class Program(InFolder):
         command = [sys.executable, "-B", "-u", SCRIPTS / "compare_loss.py", *runs, *arguments]
         return subprocess.run(command, stderr=subprocess.PIPE, text=True, **options)
 
+    def test_files_with_a_full_or_closed_standard_output(self):
+        numbers, report = self.folder / "x.json", self.folder / "report"
+        for arguments, output in ((["--json", numbers], numbers), (["--report", report], report / "report.json")):
+            with open("/dev/full", "w") as full:
+                done = self.start(*arguments, "--no-plot", stdout=full)
+            self.assertEqual((done.returncode, done.stderr), (2, "compare_loss.py: error: No space left on device\n"))
+            self.assertTrue(output.exists())
+            output.unlink()
+            done = self.start(*arguments, "--no-plot", preexec_fn=lambda: os.close(1))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertTrue(output.exists())
+
+    def test_table_if_a_file_cannot_be_written(self):
+        for arguments in (["--json", self.folder / "no" / "x.json"], ["--report", self.folder / "bf16" / "loss.csv"]):
+            done = self.start(*arguments, "--no-plot", stdout=subprocess.PIPE)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn("fp8", done.stdout)
+
     def test_a_charset_without_plus_minus(self):
         environment = {**os.environ, "PYTHONIOENCODING": "koi8-r"}
         for arguments in (["--help"], ["--no-plot", "--report", self.folder / "report"]):

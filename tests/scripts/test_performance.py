@@ -95,6 +95,18 @@ class Performance(InFolder):
             self.assertTrue(result.stderr.startswith(f"plot_step_time.py: error: --output {output}: "), result.stderr)
         self.assertEqual([path.name for path in self.folder.iterdir()], ["step.json"])
 
+    def test_figure_with_a_full_standard_output(self):
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("matplotlib is missing")
+        report, picture = self.write("step.json", [{"config": "tiny", "profile": PROFILE}]), self.folder / "step.png"
+        command = [sys.executable, "-B", "-u", SCRIPTS / "plot_step_time.py", report, "--markdown", "--output", picture]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((done.returncode, done.stderr), (2, "plot_step_time.py: error: No space left on device\n"))
+        self.assertTrue(picture.exists())
+
     def test_ratios_to_peers(self):
         self.write("te_layer-gpt.json", {"layer": [
             {"precision": "bf16", "ms": 20.0, "sustained_ms": 25.0}, {"precision": "fp8", "ms": 10.0, "sustained_ms": 12.0}]})

@@ -62,7 +62,7 @@ kill_once() {
   setsid "${command[@]}" >"$folder/log" 2>&1 &
   process=$!
   disown  # otherwise the shell prints a message for every kill
-  sleep "$(awk -v s="$startup" -v r="$RANDOM" 'BEGIN { printf "%.3f", s * (0.3 + 2.5 * r / 32768) }')"
+  sleep "$(c_awk -v s="$startup" -v r="$RANDOM" 'BEGIN { printf "%.3f", s * (0.3 + 2.5 * r / 32768) }')"
   kill -0 "$process" 2>/dev/null || die "the run ended by itself: $(cat "$folder/log")"
   # mpirun's ranks have their own process groups, so all processes with the run's config are killed until none is left.
   while pkill -9 -f -- "$folder/kill.yaml"; do sleep 0.02; done
@@ -102,9 +102,9 @@ main() {
 
   # The time of a start sets the scale of the random times.
   train first --set training.train_steps=1
-  before="${EPOCHREALTIME/./}"
+  before="$(microseconds)"
   "${command[@]}" >"$folder/log" 2>&1 || { cat "$folder/log" >&2 && die "the run does not start"; }
-  startup="$(awk -v us="$((${EPOCHREALTIME/./} - before))" 'BEGIN { printf "%.3f", us / 1e6 }')"
+  startup="$(c_awk -v us="$(($(microseconds) - before))" 'BEGIN { printf "%.3f", us / 1e6 }')"
 
   reached=-1 advanced=0 in_save=0
   for ((i = 1; i <= kills; ++i)); do kill_once; done

@@ -93,11 +93,17 @@ has_driver() {
   { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep 'libcuda\.so\.1 ' >/dev/null
 }
 
+# c_awk ARGUMENT...: awk whose decimal separator is a dot. mawk's is a comma in many locales, and "8.9" is then 8.
+c_awk() { LC_ALL=C awk "$@"; }
+
+# microseconds: prints the time. EPOCHREALTIME has the locale's decimal separator.
+microseconds() { echo "${EPOCHREALTIME//[!0-9]/}"; }
+
 # has_gpu CAPABILITY: true if nvidia-smi lists a GPU of at least this compute capability. te-train needs 8.0, FP8 8.9.
 has_gpu() {
   command -v nvidia-smi >/dev/null || return 1
   nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
-    awk -v least="$1" '$1 + 0 >= least + 0 { found = 1 } END { exit !found }'
+    c_awk -v least="$1" '$1 + 0 >= least + 0 { found = 1 } END { exit !found }'
 }
 
 # system_nvcc: prints the nvcc of an installed toolkit; fails if there is none, or with TE_FORCE_CUDA_WHEELS=1.

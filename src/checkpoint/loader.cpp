@@ -155,7 +155,8 @@ class Loading {
 
 // Rows are matched by name and role, so the checkpoint may have a different pipeline split. A run may resume with a
 // different FP8 format (calibrated as hybrid, resumed as e4m3): scales are then converted by the ratio of the formats'
-// largest numbers. Without saved scales the state gets its initial values, and the caller calibrates.
+// largest numbers. Without saved scales the state gets its initial values, and the caller calibrates. A pipeline stage
+// without histories has saved no rows, so operands that need none may lack theirs.
 bool Loading::fp8(const Reader& reader) {
   const bool saved = reader.has_fp8();
   if (!has_fp8_state(state_)) return saved;
@@ -176,6 +177,7 @@ bool Loading::fp8(const Reader& reader) {
     const Fp8Operand wanted = operand_of(table.info(static_cast<int>(i)));
     const auto found = rows.find({wanted.name, wanted.role});
     if (found == rows.end()) {
+      if (!table.info(static_cast<int>(i)).has_history) continue;
       refuse_scales(
           fmt::format("has no scales of {}, which this config quantizes", wanted.name),
           "resume with the precision.first_layers_bf16, last_layers_bf16, fp8_output_layer and overrides "

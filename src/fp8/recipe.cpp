@@ -49,6 +49,7 @@ Quantizer Recipe::quantizer(const LinearId& id, OperandRole role, GradientGroup 
   if (layouts.quantized() && (quantizes() || precision_.fp8_calibrate)) {
     quantizer.scaling_ = &scaling_of(quantizes() ? linear.recipe : config::Fp8Recipe::delayed);
     const Scaling& scaling = *quantizer.scaling_;
+    info.has_history = scaling.history_len() > 0;
     if (quantizes() && (!scaling.one_scale() || scaling.source(role) == ScaleSource::corrected))
       info.initial_scale = kUnknownScale;
     quantizer.index_ = table_.add(info);

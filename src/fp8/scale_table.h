@@ -27,6 +27,7 @@ struct OperandInfo {
   DType format = DType::e4m3;
   GradientGroup group = GradientGroup::dense;  ///< of the linear's weight
   float initial_scale = 1.0f;
+  bool has_history = true;  ///< its own scale depends on the amax history, which checkpoints must have
 };
 
 class ScaleTable {

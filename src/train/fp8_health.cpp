@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,7 +19,8 @@ Fp8Health merged_operand(const std::vector<Fp8Health>& holders) {
   merged.requantized.reset();
   double num_requantized = 0;
   for (const Fp8Health& h : holders) {
-    merged.amax = std::max(merged.amax, h.amax);
+    // Without a history, ranks have scales of their own microbatches: the scale of the largest one is shown.
+    if (h.amax > merged.amax || std::isnan(merged.amax)) merged.amax = h.amax, merged.scale = h.scale;
     if (h.requantized)
       merged.requantized = merged.requantized.value_or(0) + *h.requantized, ++num_requantized;
     if (h.values == 0) continue;  // no fractions

@@ -99,7 +99,11 @@ std::vector<Fp8Health> Fp8HealthReader::read() const {
     const kernels::Fp8Counters& counters = counters_.as<kernels::Fp8Counters>()[i];
     const auto total = static_cast<double>(counters.total);  // 0 / 0 is NaN
     const float scale = scale_.as<float>()[i];
-    health.push_back({info.linear.name(), info.linear.layer, info.role, info.format, amax_.as<float>()[i],
+    double amax = amax_.as<float>()[i];
+    // Experts with scales of groups record amaxes only when they are counted, which weights are not in each step.
+    if (info.role == fp8::OperandRole::weight && amax == 0 && scale == fp8::kUnknownScale)
+      amax = std::numeric_limits<double>::quiet_NaN();
+    health.push_back({info.linear.name(), info.linear.layer, info.role, info.format, amax,
                       scale == fp8::kUnknownScale ? std::numeric_limits<double>::quiet_NaN() : scale,
                       static_cast<double>(counters.saturated) / total,
                       static_cast<double>(counters.flushed) / total, requantized_fraction(i),

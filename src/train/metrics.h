@@ -70,8 +70,8 @@ struct Fp8Health {
   int layer = 0;
   fp8::OperandRole role = fp8::OperandRole::input;
   DType format = DType::e4m3;
-  double amax = 0;       ///< of this step
-  double scale = 0;      ///< in use for the next step
+  double amax = 0;       ///< of this step (without a history: of its last microbatch), NaN if unknown
+  double scale = 0;      ///< in use for the next step, NaN if unknown
   double saturated = 0;  ///< fraction of values beyond the largest FP8 number
   double flushed = 0;    ///< fraction of non-zero values that underflowed to zero
   /// For an operand that may be requantized: the fraction of its quantizations that were repeated.

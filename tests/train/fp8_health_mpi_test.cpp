@@ -16,6 +16,8 @@ TEST(Fp8HealthOfAJob, WeightsRanksByTheirCounts) {
   own.name = "counted";
   uncounted.name = "in BF16";
   own.amax = uncounted.amax = 1.0 + rank;
+  own.scale = 16.0 / own.amax;
+  if (rank == 0 && ranks > 1) uncounted.amax = kNone;
   // With several ranks the last one has counted nothing.
   const bool counts = rank == 0 || rank + 1 < ranks;
   own.values = counts ? 100.0 * (rank + 1) : 0.0;
@@ -29,7 +31,9 @@ TEST(Fp8HealthOfAJob, WeightsRanksByTheirCounts) {
   EXPECT_EQ(merged[0].values, values);
   EXPECT_EQ(merged[0].saturated, 0.25);
   EXPECT_NEAR(merged[0].flushed, 100.0 / values, 1e-15);
-  EXPECT_EQ(merged[0].amax, ranks == 1 ? 1.0 : ranks);
+  EXPECT_EQ(merged[0].amax, ranks);
+  EXPECT_EQ(merged[0].scale, 16.0 / ranks);
+  EXPECT_EQ(merged[1].amax, ranks);
   EXPECT_TRUE(std::isnan(merged[1].saturated) && std::isnan(merged[1].flushed));
   EXPECT_EQ(merged[1].values, 0.0);
 }

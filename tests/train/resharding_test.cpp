@@ -295,6 +295,18 @@ TEST_F(Resharding, Fp8ResumesWithAnyLayout) {
   resumes_with_any_layout(kFp8);
 }
 
+// The last stage has no history, so it saves no scales, which a layout with all layers in one table does not need.
+TEST_F(Resharding, StagesWithoutAHistoryResumeWithAnyLayout) {
+  ReshardingCase c = kFp8;
+  c.overrides.push_back("precision.overrides=layers -1: tensorwise");
+  run(c, kPipeline, "whole", {"checkpoint.save_every=3"});
+  for (const Layout& layout : {kOne, kTensor}) {
+    SCOPED_TRACE(layout.name);
+    run(c, layout, layout.name, resumed());
+    EXPECT_LT(loss_difference(layout.name, "whole"), c.loss);
+  }
+}
+
 // Sanitizers make these jobs ten times slower; the test above runs the same code.
 #ifndef __SANITIZE_ADDRESS__
 TEST_F(Resharding, Fp32ResumesWithAnyLayout) {

@@ -2,6 +2,7 @@
 #include "train/step_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -192,6 +193,27 @@ TEST(StepRunner, Bf16StepsOfAnFp8RunEqualThoseOfABf16Run) {
       }
     }
   }
+}
+
+// Their amaxes are recorded only in passes that count.
+TEST(StepRunner, AmaxesOfExpertsAreUnknownUntilTheyAreRecorded) {
+  config::Config config = fp8_config(config::Fp8Recipe::blockwise, config::Recompute::none);
+  config::ModelConfig& m = config.model;
+  m.hidden_size = 128, m.num_attention_heads = 4, m.kv_channels = 32, m.ffn_hidden_size = 128;
+  m.num_query_groups = 4, m.num_moe_experts = 2, m.moe_router_topk = 2, m.moe_ffn_hidden_size = 128;
+  const Context context = Context::cpu();
+  train::StepRunner runner(config, context);
+  runner.allocate();
+  runner.model().initialize(context, 1);
+  runner.model().quantize_weights(context);
+  runner.launch(random_batch(runner, config), 1, 0, false);
+  int unknown = 0;
+  for (const train::Fp8Health& item : train::read_fp8_health(context, runner.model().recipe().table())) {
+    if (item.role != OperandRole::weight) continue;
+    unknown += std::isnan(item.amax) ? 1 : 0;
+    EXPECT_NE(item.amax, 0.0) << item.name;
+  }
+  EXPECT_EQ(unknown, 2 * 2 * config.model.num_layers);
 }
 
 // However far a step moves the weights, they are quantized with current scaling.

@@ -162,8 +162,9 @@ install_wheels() {
   wanted="$* $("$python" --version)"
   if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$wanted" ]]; then return 0; fi
   rm -rf "$target" "$target.partial"
-  if (quietly "installing $name" "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
-    --target "$target.partial" "$@"); then
+  run_step "installing $name" "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
+    --target "$target.partial" "$@"
+  if [[ $step_status -eq 0 ]]; then
     echo "$wanted" >"$target.partial/.versions"
     mv "$target.partial" "$target"
   elif [[ -n "$skipped" ]]; then

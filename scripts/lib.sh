@@ -36,16 +36,47 @@ needs_existing() {
 # seconds_since START: prints the seconds since START (a value of EPOCHSECONDS).
 seconds_since() { echo $((EPOCHSECONDS - $1)); }
 
-# quietly LABEL COMMAND...: runs COMMAND with its output in a log and prints "LABEL ... N s", or if it fails the last
-# lines of the log and an error. On a terminal it shows the elapsed time.
-quietly() {
+# interruptible COMMAND...: runs COMMAND so that Ctrl-C ends it, for commands in the background: bash lets them ignore
+# Ctrl-C. They stay in the terminal's process group, where sudo can ask for a password and also gets the signal.
+interruptible() {
+  trap - INT QUIT
+  "$@"
+}
+
+# descendants PID: prints the processes that PID has started, and those that they have started. Minimal systems lack ps.
+descendants() {
+  local child
+  sed -n "s/^\([0-9]*\) (.*) [A-Z] $1 .*/\1/p" /proc/[0-9]*/stat 2>/dev/null | while read -r child; do
+    echo "$child"
+    descendants "$child"
+  done
+}
+
+# stop_step SIGNAL PID LOG: ends a step, and this script by the same signal, so that its callers stop, too. It waits for
+# the step, because a second run may replace the step's files.
+stop_step() {
+  trap - INT TERM
+  # shellcheck disable=SC2046  # one word per process
+  kill -s "$1" "$2" $(descendants "$2") 2>/dev/null || true  # processes of sudo get Ctrl-C from the terminal alone
+  wait "$2" || true
+  printf '\ninterrupted; log: %s\n' "$3" >&2
+  kill -s "$1" "$BASHPID"
+}
+
+# run_step LABEL COMMAND...: quietly, but continues if COMMAND fails. Sets step_status to COMMAND's exit code, and does
+# not return it: in conditions, bash ignores `set -e` in COMMAND.
+run_step() {
   local label="$1" log start pid
   shift
   mkdir -p "$TE_LOGS"
   log="$TE_LOGS/$(tr -cs 'a-zA-Z0-9' '_' <<<"$label" | cut -c1-60).log"
   start=$EPOCHSECONDS
-  "$@" >"$log" 2>&1 </dev/null &
+  interruptible "$@" >"$log" 2>&1 </dev/null &
   pid=$!
+  # shellcheck disable=SC2064  # expand the step now
+  trap "stop_step INT $pid $(printf %q "$log")" INT
+  # shellcheck disable=SC2064
+  trap "stop_step TERM $pid $(printf %q "$log")" TERM
   if [[ -t 1 ]]; then
     while kill -0 "$pid" 2>/dev/null; do
       printf '\r  %s ... %s s ' "$label" "$(seconds_since "$start")"
@@ -53,11 +84,22 @@ quietly() {
     done
     printf '\r'
   fi
-  if ! wait "$pid"; then
+  step_status=0
+  wait "$pid" || step_status=$?
+  trap - INT TERM
+  if [[ $step_status -ne 0 ]]; then
     tail -n 25 "$log" >&2
-    die "$label failed after $(seconds_since "$start") s; full log: $log"
+    printf 'error: %s failed after %s s; full log: %s\n' "$label" "$(seconds_since "$start")" "$log" >&2
+  else
+    say "  $label ... $(seconds_since "$start") s"
   fi
-  say "  $label ... $(seconds_since "$start") s"
+}
+
+# quietly LABEL COMMAND...: runs COMMAND with its output in a log and prints "LABEL ... N s", or if it fails the last
+# lines of the log and an error, and exits. On a terminal it shows the elapsed time.
+quietly() {
+  run_step "$@"
+  [[ $step_status -eq 0 ]] || exit 1
 }
 
 # with_root COMMAND...: runs COMMAND as root, with sudo if needed.

@@ -44,7 +44,7 @@ one_gpu() {
   say "one_gpu"
   memory="$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sed -n 1p)"
   # The smallest model first: its short steps suffer while PyTorch compiles for the other GPU.
-  models_on 0 gpt2_124m llama_1b &
+  interruptible models_on 0 gpt2_124m llama_1b &
   if ((memory > 130000)); then models_on 1 llama2_7b; fi  # MiB
   wait
 }

@@ -1,0 +1,121 @@
+"""scripts/lib.sh: interrupted and failed steps."""
+
+import os
+import pty
+import signal
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+from folder_testing import InFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class InCheckout(InFolder):
+    """A folder with lib.sh as in a checkout, and fake programs in bin/."""
+
+    def setUp(self):
+        super().setUp()
+        for name in ("lib.sh", "versions.env"):
+            self.write(f"scripts/{name}", (ROOT / "scripts" / name).read_text(encoding="utf-8"))
+        self.environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder), "LC_ALL": "C"}
+
+    def program(self, name, script):
+        path = self.write(name if "/" in str(name) else f"bin/{name}", f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    def command(self, script):
+        return ["bash", "-c", f"set -euo pipefail; source {self.folder}/scripts/lib.sh; {script}"]
+
+    def start(self, command, folder=None, **environment):
+        environment = {**self.environment, **environment}
+        options = {"capture_output": True, "text": True, "timeout": 60, "check": False}
+        return subprocess.run(list(map(str, command)), cwd=folder or self.folder, env=environment, **options)
+
+    def shell(self, script, **environment):
+        return self.start(self.command(script), **environment)
+
+    def printed(self, script, **environment):
+        done = self.shell(script, **environment)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), script)
+        return done.stdout.strip()
+
+
+class Interrupts(InCheckout):
+    SLEEP = "sh -c 'echo $$ >pid; exec sleep 60'"
+    PROGRAM = f"trap 'echo cleaned' EXIT; quietly 'a step' {SLEEP}; echo on"
+    FUNCTION = f"step() {{ {SLEEP}; echo late; }}; trap 'echo cleaned' EXIT; quietly 'a step' step; echo on"
+
+    def wait_for_step(self):
+        deadline = time.monotonic() + 30
+        while not (self.folder / "pid").exists() or not (text := (self.folder / "pid").read_text()):
+            self.assertLess(time.monotonic(), deadline, "the step does not start")
+            time.sleep(0.05)
+        self.addCleanup(subprocess.run, ["kill", text.strip()], capture_output=True, check=False)
+        return int(text)
+
+    def runs(self, process):
+        try:
+            return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
+    def check(self, output, step):
+        deadline = time.monotonic() + 10
+        while self.runs(step):
+            self.assertLess(time.monotonic(), deadline, "the step continues")
+            time.sleep(0.05)
+        self.assertIn("interrupted; log: ", output)
+        self.assertIn("cleaned", output)
+        self.assertNotIn("on\n", output.splitlines(keepends=True))
+
+    def test_control_c_ends_the_step(self):
+        for script in (self.PROGRAM, self.FUNCTION):
+            with self.subTest(script):
+                (self.folder / "pid").unlink(missing_ok=True)
+                self.press_control_c(script)
+
+    def press_control_c(self, script):
+        # The shell of the terminal survives: at its end, Linux would end the step by SIGHUP.
+        shell = ["bash", "-c", 'trap : INT; "$@"; echo "status $?"; read -r', "shell", *self.command(script)]
+        child, terminal = pty.fork()
+        if child == 0:
+            os.chdir(self.folder)
+            os.execvpe("bash", shell, self.environment)
+        step = self.wait_for_step()
+        os.write(terminal, b"\x03")
+        output = b""
+        while b"status" not in output:
+            output += os.read(terminal, 4096)
+        self.check(output.decode().replace("\r\n", "\n"), step)
+        os.write(terminal, b"\n")
+        os.waitpid(child, 0)
+        os.close(terminal)
+        self.assertIn(b"status 130", output)
+
+    def test_signals_to_the_script_end_the_step(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            (self.folder / "pid").unlink(missing_ok=True)
+            script = subprocess.Popen(self.command(self.FUNCTION), cwd=self.folder, env=self.environment, text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            step = self.wait_for_step()
+            script.send_signal(number)
+            output = script.communicate(timeout=30)[0]
+            self.assertEqual(script.returncode, -number)
+            self.check(output, step)
+
+    def test_steps_fail_and_succeed(self):
+        done = self.shell("step() { echo reason; false; echo late; }; quietly 'a step' step; echo on")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertRegex(done.stderr, r"\Areason\nerror: a step failed after \d+ s; full log: .*/a_step_\.log\n\Z")
+        printed = self.printed("quietly 'a step' true; trap -p INT TERM; echo on")
+        self.assertRegex(printed, r"\Aa step \.\.\. \d+ s\non\Z")
+        done = self.shell("run_step 'a step' false; echo $step_status; quietly 'a step' true")
+        self.assertRegex(done.stdout, r"\A1\n  a step \.\.\. \d+ s\n\Z")
+
+
+if __name__ == "__main__":
+    unittest.main()

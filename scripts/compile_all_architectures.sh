@@ -108,7 +108,7 @@ main() {
     # shellcheck disable=SC2016  # expanded by the inner shell
     awk -F '\t' -v all="$([[ "$architecture" == 90a ]] && echo 1 || echo 0)" 'all == 1 || $2 == "generic" { print $1; print $3 }' \
       "$work/commands" | tr '\n' '\0' |
-      xargs -0 -n 2 -P "$(nproc)" bash -c 'compile "$architecture" "$0" "$1"' || failed=1
+      xargs -0 -n 2 -P "$(cpu_count)" bash -c 'compile "$architecture" "$0" "$1"' || failed=1
     if [[ -n "$disassembler" ]]; then check_assembly "$architecture" || failed=1; fi
     say "$architecture: $(summary "$work/$architecture") in $(seconds_since "$started") s"
   done

@@ -4,7 +4,7 @@
 # It sets TE_ROOT (the repository), TE_DEPS (folder of downloaded dependencies) and TE_LOGS (logs of quiet steps).
 
 TE_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-TE_DEPS="${TE_DEPS_DIR:-$TE_ROOT/.deps}"
+TE_DEPS="$TE_ROOT/.deps"
 TE_LOGS="$TE_ROOT/build/logs"
 # shellcheck source=scripts/versions.env
 source "$TE_ROOT/scripts/versions.env"
@@ -35,6 +35,9 @@ needs_existing() {
 
 # seconds_since START: prints the seconds since START (a value of EPOCHSECONDS).
 seconds_since() { echo $((EPOCHSECONDS - $1)); }
+
+# cpu_count: prints the number of CPUs. nproc alone would print OMP_NUM_THREADS, which is not for compilers and ctest.
+cpu_count() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
 
 # interruptible COMMAND...: runs COMMAND so that Ctrl-C ends it, for commands in the background: bash lets them ignore
 # Ctrl-C. They stay in the terminal's process group, where sudo can ask for a password and also gets the signal.
@@ -270,5 +273,5 @@ build_preset() {
   local preset="$1" arguments=()
   shift
   if [[ $# -gt 0 ]]; then arguments=(--target "$@"); fi
-  quietly "building $preset" cmake --build "$TE_ROOT/build/$preset" -j "$(nproc)" "${arguments[@]}"
+  quietly "building $preset" cmake --build "$TE_ROOT/build/$preset" -j "$(cpu_count)" "${arguments[@]}"
 }

@@ -108,7 +108,7 @@ main() {
     if [[ "$preset" == asan ]]; then leave_out_slow_tests; else leave_out_gpu_tests; fi
   fi
   # One more than cores: many tests wait, for a starting job, a disk or a time limit.
-  jobs=$(($(env -u OMP_NUM_THREADS nproc) + 1))  # nproc would return OMP_NUM_THREADS
+  jobs=$(($(cpu_count) + 1))
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$threads}" OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
   keep_mpi_sessions
   log="$TE_LOGS/ctest_$preset.log"

@@ -50,7 +50,7 @@ compile() {
   say "  $(versions)"
   # shellcheck disable=SC2016  # expanded in the system
   quietly "compiling" in_clone 'source scripts/lib.sh; cmake --preset cpu -DTE_WERROR=ON -DTE_NATIVE=OFF \
-    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 && cmake --build build/cpu -j "$(nproc)"'
+    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 && cmake --build build/cpu -j "$(cpu_count)"'
   quickstart="not run" tests="not run; compiles without warnings"
 }
 

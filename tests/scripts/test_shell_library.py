@@ -1,4 +1,4 @@
-"""scripts/lib.sh: interrupted and failed steps."""
+"""scripts/lib.sh: interrupted steps, and the number of CPUs that the scripts use."""
 
 import os
 import pty
@@ -116,6 +116,25 @@ class Interrupts(InCheckout):
         done = self.shell("run_step 'a step' false; echo $step_status; quietly 'a step' true")
         self.assertRegex(done.stdout, r"\A1\n  a step \.\.\. \d+ s\n\Z")
 
+
+class Build(InCheckout):
+    def setUp(self):
+        super().setUp()
+        self.program("cmake", f'echo "$*" >>{self.folder}/calls')
+
+    def calls(self):
+        text = (self.folder / "calls").read_text()
+        (self.folder / "calls").unlink()
+        return text
+
+    def test_jobs_are_all_cpus(self):
+        count = self.printed("cpu_count")
+        self.assertEqual(int(count), len(os.sched_getaffinity(0)))
+        self.printed("build_preset cpu", OMP_NUM_THREADS="77", OMP_THREAD_LIMIT="1")
+        self.assertIn(f" -j {count}", self.calls())
+        for script in (ROOT / "scripts").glob("*.sh"):  # nproc alone obeys these variables
+            calls = [line for line in script.read_text(encoding="utf-8").splitlines() if "$(nproc)" in line]
+            self.assertEqual(calls, [], script)
 
 if __name__ == "__main__":
     unittest.main()

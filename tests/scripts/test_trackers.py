@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TRACKERS = Path(os.environ.get("TE_DEPS_DIR", ROOT / ".deps")) / "trackers"
+TRACKERS = ROOT / ".deps" / "trackers"
 ENVIRONMENT = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true", "PYTHONPATH": str(TRACKERS)}
 
 for tracker in ("wandb", "mlflow.tracking"):

@@ -89,7 +89,7 @@ main() {
   cd "$TE_ROOT"
   has_gpu 8.0 || die "no GPU of compute capability 8.0 or newer found (nvidia-smi); these tests need one"
   gpus="$(nvidia-smi -L | wc -l)"
-  commit="${commit:-$(git rev-parse --short HEAD)}"
+  commit="${commit:-$(checkout_commit)}" || die "this copy of the checkout has no .git; name its commit with --commit"
   driver="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | sed -n 1p)"
   if [[ $build -eq 1 ]]; then
     configure_preset cuda

@@ -248,6 +248,12 @@ in_system() {
     HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
 }
 
+# checkout_commit: prints the commit of this checkout; fails in a copy without .git, also in another git repository.
+checkout_commit() {
+  local git=(env -u GIT_DIR -u GIT_WORK_TREE -u GIT_INDEX_FILE git -C "$TE_ROOT") prefix
+  prefix="$("${git[@]}" rev-parse --show-prefix 2>/dev/null)" && [[ -z "$prefix" ]] && "${git[@]}" rev-parse --short HEAD
+}
+
 # add_row FILE HEADER ROW: inserts the first row of the table with this header in a document.
 add_row() {
   grep -qxF "$2" "$1" || die "$1 has no table with the header $2"

@@ -104,7 +104,7 @@ main() {
   [[ $ranks -ge 2 ]] || die "two or four GPUs are needed (nvidia-smi -L)"
   ranks=$((ranks < 4 ? 2 : 4))
   python="$(python_with json)" || die "no Python 3 found; install python3"
-  commit="${commit:-$(git rev-parse --short HEAD)}"
+  commit="${commit:-$(checkout_commit)}" || die "this copy of the checkout has no .git; name its commit with --commit"
   mkdir -p "$out"
   one_gpu
   batch=training.global_batch_size

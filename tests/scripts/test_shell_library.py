@@ -1,7 +1,8 @@
-"""scripts/lib.sh: interrupted steps, and the number of CPUs that the scripts use."""
+"""scripts/lib.sh: interrupted steps, and the number of CPUs and commit that the scripts use."""
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import time
@@ -37,6 +38,12 @@ class InCheckout(InFolder):
 
     def shell(self, script, **environment):
         return self.start(self.command(script), **environment)
+
+    def git(self, *arguments, folder=None):
+        settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+        done = self.start(["git", *settings, *arguments], folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
 
     def printed(self, script, **environment):
         done = self.shell(script, **environment)
@@ -135,6 +142,20 @@ class Build(InCheckout):
         for script in (ROOT / "scripts").glob("*.sh"):  # nproc alone obeys these variables
             calls = [line for line in script.read_text(encoding="utf-8").splitlines() if "$(nproc)" in line]
             self.assertEqual(calls, [], script)
+
+class Commit(InCheckout):
+    def test_of_this_checkout_only(self):
+        self.assertNotEqual(self.shell("checkout_commit").returncode, 0)
+        self.git("init")
+        self.git("add", "scripts")
+        self.git("commit", "-m", "first")
+        commit = self.git("rev-parse", "--short", "HEAD")
+        self.assertEqual(self.printed("checkout_commit"), commit)
+        self.assertEqual(self.printed("checkout_commit", GIT_DIR="/none"), commit)
+        shutil.copytree(self.folder / "scripts", self.folder / "copy/scripts")  # a copy without .git
+        done = self.shell(f"source {self.folder}/copy/scripts/lib.sh; checkout_commit")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -12,6 +12,7 @@
 #    CMake finds them. If a toolkit has no cuDNN or NCCL, only these are added. Versions: scripts/versions.env.
 #
 # TE_FORCE_CUDA_WHEELS=1 behaves as if there were a driver and no toolkit, to build for GPUs on a machine without one.
+# CMake reads it, too.
 # TE_NO_CUDA=1 installs nothing for CUDA.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -127,6 +128,8 @@ install_cuda() {
   if [[ "${TE_NO_CUDA:-0}" == 1 ]]; then return 0; fi
   if nvcc="$(system_nvcc)"; then
     major="$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')"
+    [[ "${major:-12}" -ge 12 ]] || die "CUDA $major ($nvcc) is too old: te-train needs CUDA 12 or 13." \
+      "Set CUDACXX to a newer nvcc, or TE_NO_CUDA=1 to build for the CPU"
     toolkit_has 'libcudnn.so*' && toolkit_has 'cudnn.h' || extras+=("nvidia-cudnn-cu$major==$CUDNN_VERSION")
     toolkit_has 'libnccl.so*' && toolkit_has 'nccl.h' || extras+=("nvidia-nccl-cu$major==$NCCL_VERSION")
     if [[ ${#extras[@]} -gt 0 ]]; then fetch_tree cuda "${extras[*]}" "${extras[@]}"; fi
@@ -207,7 +210,7 @@ print_versions() {
   done
   say "  $("${CXX:-g++}" --version | sed -n 1p); $(cmake --version | sed -n 1p); ninja $(ninja --version)"
   say "  $(printf '%s; ' "${versions[@]}" | sed 's/; $//')"
-  if nvcc="$(system_nvcc)" || { nvcc="$TE_DEPS/cuda/bin/nvcc" && [[ -x "$nvcc" ]]; }; then
+  if nvcc="$(any_nvcc)"; then
     say "  CUDA $("$nvcc" --version | sed -n 's/.*, V//p') ($nvcc)"
   else
     say "  no CUDA: te-train will be built for the CPU"

@@ -151,17 +151,25 @@ has_gpu() {
     c_awk -v least="$1" '$1 + 0 >= least + 0 { found = 1 } END { exit !found }'
 }
 
-# system_nvcc: prints the nvcc of an installed toolkit; fails if there is none, or with TE_FORCE_CUDA_WHEELS=1.
+# system_nvcc: prints the nvcc of an installed toolkit, in the order of cmake/TeNvcc.cmake; fails if there is none, or
+# with TE_FORCE_CUDA_WHEELS=1.
 system_nvcc() {
   local candidate
   [[ "${TE_FORCE_CUDA_WHEELS:-0}" == 1 ]] && return 1
-  for candidate in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
-    if [[ -n "$candidate" && -x "$candidate" ]]; then
+  for candidate in "$(command -v "${CUDACXX:-}" || true)" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" \
+    "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    if [[ -f "$candidate" && -x "$candidate" ]]; then
       readlink -f "$candidate"
       return 0
     fi
   done
   return 1
+}
+
+# any_nvcc: prints the nvcc that CMake uses: that of an installed toolkit, else that of the wheels.
+any_nvcc() {
+  system_nvcc && return 0
+  [[ -x "$TE_DEPS/cuda/bin/nvcc" ]] && echo "$TE_DEPS/cuda/bin/nvcc"
 }
 
 # toolkit_has PATTERN: true if the installed toolkit or the system's library folders contain a file PATTERN.
@@ -264,7 +272,7 @@ add_row() {
 # can_build_cuda: true if all dependencies of the cuda preset are installed.
 can_build_cuda() {
   [[ -e "$TE_DEPS/cudnn-frontend/include/cudnn_frontend.h" ]] || return 1
-  [[ -x "$TE_DEPS/cuda/bin/nvcc" ]] || system_nvcc >/dev/null
+  any_nvcc >/dev/null
 }
 
 # configure_preset PRESET [OPTION...]: configures build/PRESET. TE_WERROR=ON (warnings are errors) and

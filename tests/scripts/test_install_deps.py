@@ -1,0 +1,44 @@
+"""scripts/install_deps.sh in a folder like a checkout, with fake package tools, compilers and nvcc."""
+
+import unittest
+
+from test_shell_library import ROOT, InCheckout
+
+
+class InstallDeps(InCheckout):
+    def setUp(self):
+        super().setUp()
+        script = (ROOT / "scripts/install_deps.sh").read_text(encoding="utf-8")
+        self.write("scripts/install_deps.sh", script)
+        self.program("dpkg", "echo amd64")
+        self.packages("amd64 installed")
+        self.program("apt-get", f'echo "apt-get $*" >>{self.folder}/calls')
+        self.program("id", "echo 0")
+        self.program("g++", "echo 12")
+        self.program("cmake", "echo cmake version 3.25.1")
+        self.program("ninja", "echo 1.11")
+        self.environment["TE_NO_CUDA"] = "1"
+
+    def packages(self, *lines):
+        """What dpkg-query prints about each package, for its default format and the script's."""
+        states = "".join(line.split()[1] for line in lines)
+        text = "\\n".join(lines)
+        self.program("dpkg-query", f"case \"$3\" in *Architecture*) printf '{text}\\n' ;; *) printf '{states}' ;; esac")
+
+    def install(self, **environment):
+        return self.start(["bash", "scripts/install_deps.sh"], **environment)
+
+    def calls(self):
+        path = self.folder / "calls"
+        return path.read_text() if path.exists() else ""
+
+    def test_old_cuda_is_refused(self):
+        nvcc = self.program("cuda/bin/nvcc", "echo 'Cuda compilation tools, release 11.8, V11.8.89'")
+        done = self.install(TE_NO_CUDA="0", CUDACXX=str(nvcc))
+        self.assertEqual(done.returncode, 1)
+        message = r"\Aerror: CUDA 11 \(.*/cuda/bin/nvcc\) is too old: te-train needs CUDA 12 or 13\. .*\n\Z"
+        self.assertRegex(done.stderr, message)
+
+
+if __name__ == "__main__":
+    unittest.main()

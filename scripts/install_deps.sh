@@ -10,6 +10,7 @@
 # 2. For CUDA: the headers of cudnn-frontend, in .deps/cudnn-frontend.
 # 3. With an NVIDIA driver but no CUDA toolkit: nvcc, cuBLAS, cuDNN and NCCL as pinned wheels, in .deps/cuda, where
 #    CMake finds them. If a toolkit has no cuDNN or NCCL, only these are added. Versions: scripts/versions.env.
+# 4. On Ubuntu 22.04 the last line is the export command that cmake needs in your shell.
 #
 # TE_FORCE_CUDA_WHEELS=1 behaves as if there were a driver and no toolkit, to build for GPUs on a machine without one.
 # CMake reads it, too.
@@ -218,7 +219,7 @@ print_versions() {
 }
 
 main() {
-  local dev=0 start=$EPOCHSECONDS
+  local dev=0 start=$EPOCHSECONDS line
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --dev) dev=1 ;;
@@ -240,6 +241,7 @@ main() {
   if [[ $dev -eq 1 ]]; then install_disassembler; fi
   print_versions
   say "dependencies ready ($(seconds_since "$start") s)"
+  if line="$(export_of_newer_tools)" && [[ -n "$line" ]]; then say "before you run cmake: $line"; fi
 }
 
 main "$@"

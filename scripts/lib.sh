@@ -6,6 +6,7 @@
 TE_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 TE_DEPS="$TE_ROOT/.deps"
 TE_LOGS="$TE_ROOT/build/logs"
+TE_NEWER_CMAKE="$TE_DEPS/cmake/cmake/data/bin"  # where install_deps.sh puts CMake if the distribution's is too old
 # shellcheck source=scripts/versions.env
 source "$TE_ROOT/scripts/versions.env"
 
@@ -186,13 +187,24 @@ toolkit_has() {
 # older_than VERSION WANTED: true if a dotted version is lower than WANTED.
 older_than() { [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort -V | sed -n 1p)" == "$1" ]]; }
 
+# needs_newer_compiler: true if g++-12 of install_deps.sh is installed next to an older g++ (Ubuntu 22.04).
+needs_newer_compiler() {
+  command -v g++-12 >/dev/null && older_than "$(g++ -dumpversion 2>/dev/null || echo 0)" 12
+}
+
 # use_newer_tools: uses the compiler and CMake of install_deps.sh if the distribution's are too old (Ubuntu 22.04). Call
 # it again after install_deps.sh.
 use_newer_tools() {
-  if [[ -x "$TE_DEPS/cmake/cmake/data/bin/cmake" ]]; then PATH="$TE_DEPS/cmake/cmake/data/bin:$PATH"; fi
-  if [[ -z "${CXX:-}" ]] && command -v g++-12 >/dev/null && older_than "$(g++ -dumpversion 2>/dev/null || echo 0)" 12; then
-    export CC=gcc-12 CXX=g++-12
-  fi
+  if [[ -x "$TE_NEWER_CMAKE/cmake" ]]; then PATH="$TE_NEWER_CMAKE:$PATH"; fi
+  if [[ -z "${CXX:-}" ]] && needs_newer_compiler; then export CC=gcc-12 CXX=g++-12; fi
+}
+
+# export_of_newer_tools: prints the command with which another shell uses them; nothing if the distribution's will do.
+export_of_newer_tools() {
+  local settings=()
+  if [[ -x "$TE_NEWER_CMAKE/cmake" ]]; then settings+=("PATH=$(printf %q "$TE_NEWER_CMAKE"):\$PATH"); fi
+  if [[ -z "${CXX:-}" || "$CXX" == g++-12 ]] && needs_newer_compiler; then settings+=(CC=gcc-12 CXX=g++-12); fi
+  [[ ${#settings[@]} -eq 0 ]] || echo "export ${settings[*]}"
 }
 use_newer_tools
 
@@ -275,10 +287,24 @@ can_build_cuda() {
   any_nvcc >/dev/null
 }
 
-# configure_preset PRESET [OPTION...]: configures build/PRESET. TE_WERROR=ON (warnings are errors) and
-# TE_UNOPTIMIZED_KERNELS=ON (CMake's options of these names) are for .ci/run.
+# other_compiler FOLDER: prints the C++ compiler of a build tree if CXX is another one, which CMake then ignores.
+other_compiler() {
+  local configured wanted
+  configured="$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$1/CMakeCache.txt" 2>/dev/null)" || return 1
+  wanted="$(command -v "${CXX:-}")" || return 1
+  [[ -n "$configured" && "$(readlink -f "$configured")" != "$(readlink -f "$wanted")" ]] && echo "$configured"
+}
+
+# configure_preset PRESET: configures build/PRESET, from the start if it has another compiler than CXX. TE_WERROR=ON
+# (warnings are errors) and TE_UNOPTIMIZED_KERNELS=ON (CMake's options of these names) are for .ci/run.
 configure_preset() {
-  quietly "configuring $1" cmake --preset "$1" -DTE_WERROR="${TE_WERROR:-OFF}" \
+  local compiler fresh=()
+  # The preset fuzz sets its compiler itself.
+  if [[ "$1" != fuzz ]] && compiler="$(other_compiler "$TE_ROOT/build/$1")"; then
+    say "  build/$1 was configured with $compiler: starting again with $CXX and default options"
+    fresh=(--fresh)
+  fi
+  quietly "configuring $1" cmake --preset "$1" "${fresh[@]}" -DTE_WERROR="${TE_WERROR:-OFF}" \
     -DTE_UNOPTIMIZED_KERNELS="${TE_UNOPTIMIZED_KERNELS:-OFF}"
 }
 

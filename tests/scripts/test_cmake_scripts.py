@@ -1,4 +1,4 @@
-"""CMake's own scripts: the commit of a build, the choice of the CUDA compiler."""
+"""CMake's own scripts: the commit of a build, the choice of the CUDA compiler, and compilers that are refused."""
 
 import os
 import shutil
@@ -52,6 +52,18 @@ class WriteVersion(InFolderWithCMake):
         self.expect(self.folder, "unknown", GIT_DIR=str(self.outer / ".git"))
         self.expect(self.folder, "unknown", GIT_DIR=str(self.outer / ".git"), GIT_WORK_TREE=str(self.folder))
         self.expect(self.outer, self.commit_of(self.outer), GIT_DIR="/none", GIT_INDEX_FILE="/none")
+
+
+class Compilers(InFolderWithCMake):
+    def test_old_gcc_is_refused(self):
+        for compiler, version, refused in (("GNU", "11.4.0", True), ("GNU", "12.1.0", False), ("Clang", "9.0", False)):
+            done = self.cmake(f"-DCMAKE_CXX_COMPILER_ID={compiler}", f"-DCMAKE_CXX_COMPILER_VERSION={version}",
+                              "-DCMAKE_CXX_COMPILER=/bin/g++", "-P", ROOT / "cmake/TeCompiler.cmake")
+            self.assertEqual(done.returncode, int(refused), (compiler, version))
+            if refused:
+                message = "GCC 11.4.0 (/bin/g++) is too old: te-train needs GCC 12 or newer"
+                self.assertIn(message, " ".join(done.stderr.split()))
+        self.assertIn("include(TeCompiler)", (ROOT / "CMakeLists.txt").read_text())
 
 
 class Nvcc(InFolderWithCMake):

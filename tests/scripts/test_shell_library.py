@@ -1,4 +1,4 @@
-"""scripts/lib.sh: interrupted steps, and the number of CPUs and commit that the scripts use."""
+"""scripts/lib.sh: interrupted steps, and the number of CPUs, compilers and commit that the scripts use."""
 
 import os
 import pty
@@ -142,6 +142,41 @@ class Build(InCheckout):
         for script in (ROOT / "scripts").glob("*.sh"):  # nproc alone obeys these variables
             calls = [line for line in script.read_text(encoding="utf-8").splitlines() if "$(nproc)" in line]
             self.assertEqual(calls, [], script)
+
+    def test_another_compiler_configures_again(self):
+        for name in ("g++-11", "g++-12", "clang++"):
+            self.program(name, f"echo {name}")
+        (self.folder / "bin/alias").symlink_to("g++-12")
+        for cached, wanted, fresh in (
+            ("g++-11", "g++-12", True),
+            ("g++-12", "g++-12", False),
+            ("alias", "g++-12", False),
+            ("g++-11", "", False),
+            ("g++-11", "ccache g++-12", False),
+        ):
+            self.write("build/cpu/CMakeCache.txt", f"A:B=C\nCMAKE_CXX_COMPILER:FILEPATH={self.folder}/bin/{cached}\n")
+            printed = self.printed("configure_preset cpu", CXX=wanted)
+            self.assertEqual("--fresh" in self.calls(), fresh, (cached, wanted))
+            message = f"build/cpu was configured with {self.folder}/bin/{cached}: starting again with {wanted}"
+            self.assertEqual(message in printed, fresh)
+        (self.folder / "build/cpu").rename(self.folder / "build/fuzz")  # whose preset sets the compiler
+        self.printed("configure_preset fuzz", CXX="clang++")
+        self.assertNotIn("--fresh", self.calls())
+        self.printed("configure_preset cuda", CXX="clang++")
+        self.assertNotIn("--fresh", self.calls())
+
+    def test_newer_tools(self):
+        self.program("g++", "echo 12")
+        self.program("g++-12", "echo 12")
+        self.assertEqual(self.printed("export_of_newer_tools"), "")
+        self.program("g++", "echo 11")
+        self.assertEqual(self.printed("export_of_newer_tools"), "export CC=gcc-12 CXX=g++-12")
+        self.assertEqual(self.printed("export_of_newer_tools", CXX="clang++"), "")
+        self.program(f"{self.folder}/.deps/cmake/cmake/data/bin/cmake", "echo the newer one")
+        line = self.printed("export_of_newer_tools")
+        printed = self.start(["bash", "-c", f"{line}; cmake; echo $CC $CXX"]).stdout
+        self.assertEqual(printed, "the newer one\ngcc-12 g++-12\n")
+
 
 class Commit(InCheckout):
     def test_of_this_checkout_only(self):

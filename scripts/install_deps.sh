@@ -32,11 +32,14 @@ dev_packages=(clang-tidy shellcheck dpkg-dev file debootstrap)
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
-# missing_packages NAME...: prints the packages that are not installed.
+# missing_packages NAME...: prints the packages that are not installed. A package may also be installed for a foreign
+# architecture, which does not count.
 missing_packages() {
-  local name
+  local name native
+  native="$(dpkg --print-architecture 2>/dev/null || true)"
   for name in "$@"; do
-    [[ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" == installed ]] || echo "$name"
+    dpkg-query -W -f '${Architecture} ${db:Status-Status}\n' "$name" 2>/dev/null |
+      grep -xE "($native|all) installed" >/dev/null || echo "$name"
   done
 }
 
@@ -51,6 +54,13 @@ apt_update() {
   with_root apt-get -q -o DPkg::Lock::Timeout=300 update || say "some package lists could not be refreshed"
 }
 
+# ask_for_root PACKAGE...: asks for sudo's password now, because the progress of a step would overwrite the question.
+ask_for_root() {
+  if [[ $(id -u) -eq 0 ]]; then return 0; fi
+  command -v sudo >/dev/null || die "root is needed; install sudo, or run as root: apt-get install $*"
+  sudo -n true 2>/dev/null || sudo -v || die "sudo did not work; run as root: apt-get install $*"
+}
+
 # install_packages NAME...: installs the packages that are missing.
 install_packages() {
   local missing
@@ -58,6 +68,8 @@ install_packages() {
   [[ ${#missing[@]} -eq 0 ]] && return 0
   command -v apt-get >/dev/null ||
     die "this script supports Debian and Ubuntu only; install the equivalents of: ${missing[*]}"
+  say "  missing packages: ${missing[*]}"
+  ask_for_root "${missing[@]}"
   quietly "refreshing package lists" apt_update
   quietly "installing ${#missing[@]} packages" apt_install "${missing[@]}"
 }

@@ -90,7 +90,9 @@ def list_of_tests(build, tests, there):
         name = quoted(test["name"])
         lines.append(f"add_test({name} {' '.join(map(quoted, test['command']))})")
         properties = {p["name"]: p["value"] for p in test["properties"]}
-        properties["ENVIRONMENT_MODIFICATION"] = f"LD_LIBRARY_PATH=path_list_append:{build}/lib"
+        changes = properties.get("ENVIRONMENT_MODIFICATION", [])
+        changes = changes if isinstance(changes, list) else [changes]
+        properties["ENVIRONMENT_MODIFICATION"] = [*changes, f"LD_LIBRARY_PATH=path_list_append:{build}/lib"]
         for key, value in properties.items():
             value = ";".join(map(str, value)) if isinstance(value, list) else value
             lines.append(f"set_tests_properties({name} PROPERTIES {key} {quoted(value)})")

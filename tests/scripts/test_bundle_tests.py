@@ -40,6 +40,9 @@ class Bundle(InFolder):
             text += f'add_test("{name}" "{self.build}/tests/core/{program}" "--x=\\"$\\"")\n'
             properties = f'LABELS {label} WORKING_DIRECTORY "{self.build}/tests/core" ENVIRONMENT "A=1;B=2"'
             text += f'set_tests_properties("{name}" PROPERTIES {properties})\n'
+        # The variable of tests on the CPU, and one more for A.Passes.
+        text += 'set_tests_properties(A.OnACpu PROPERTIES ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=set:")\n'
+        text += 'set_tests_properties(A.Passes PROPERTIES ENVIRONMENT_MODIFICATION "C=set:3;D=unset:")\n'
         text += "add_test(test_late_NOT_BUILT test_late_NOT_BUILT)\n"
         (self.build / "CTestTestfile.cmake").write_text(text)
         self.archive = self.folder / "tests.tar.xz"
@@ -66,6 +69,15 @@ class Bundle(InFolder):
         self.assertRegex(ran, r"A\.Passes \.+ +Passed")
         self.assertRegex(ran, r"A\.Fails \.+\*+Failed")
         self.assertIn("1 tests failed out of 2", ran)
+
+    def test_environment(self):
+        self.assertEqual(self.bundle("--label", "").returncode, 0)
+        with tarfile.open(self.archive) as archive:
+            text = archive.extractfile("build/cuda/CTestTestfile.cmake").read().decode()
+        expected = {"A.Passes": "C=set:3;D=unset:;", "A.OnACpu": "CUDA_VISIBLE_DEVICES=set:;", "A.Fails": ""}
+        for test, changes in expected.items():
+            value = f"{changes}LD_LIBRARY_PATH=path_list_append:{self.build}/lib"
+            self.assertIn(f'("{test}" PROPERTIES ENVIRONMENT_MODIFICATION "{value}")', text)
 
     def test_some(self):
         self.assertIn("1 tests, 3 executables", self.bundle("--filter", "Passes").stdout)

@@ -338,8 +338,8 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& last_verifie
     return std::ranges::find(best, step_of(folder.filename().string())) != best.end();
   });
   const std::string latest = first_line(read_file(directory / "latest", kMaxNameBytes));
-  // A run that resumed from an earlier step has left those above it behind. Times do not tell, as copies get new ones.
-  std::ranges::stable_partition(folders, [newest = step_of(latest)](const fs::path& folder) {
+  // Steps above the latest one belong to a branch that the run abandoned. Times do not tell, as copies get new ones.
+  std::stable_partition(folders.begin(), folders.end(), [newest = step_of(latest)](const fs::path& folder) {
     return step_of(folder.filename().string()) > newest;
   });
   int64_t left = static_cast<int64_t>(folders.size());

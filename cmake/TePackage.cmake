@@ -4,7 +4,8 @@ include(GNUInstallDirs)
 set(te_share ${CMAKE_INSTALL_DATADIR}/te-train)
 install(DIRECTORY configs DESTINATION ${te_share})
 install(PROGRAMS scripts/compare_loss.py scripts/convert_checkpoint.py scripts/parquet_to_jsonl.py scripts/plot_step_time.py
-        scripts/dashboard.py scripts/export_metrics.py scripts/render_chat.py scripts/chat_turns.py DESTINATION ${te_share}/scripts)
+        scripts/plot_timeline.py scripts/dashboard.py scripts/export_metrics.py scripts/render_chat.py
+        scripts/chat_turns.py DESTINATION ${te_share}/scripts)
 install(DIRECTORY scripts/report scripts/monitor DESTINATION ${te_share}/scripts FILES_MATCHING REGEX "[.](py|html|css|js)$")
 install(FILES scripts/chat_folder.py scripts/script_files.py scripts/terminal_text.py DESTINATION ${te_share}/scripts)
 install(DIRECTORY scripts/slurm DESTINATION ${te_share}/scripts USE_SOURCE_PERMISSIONS)

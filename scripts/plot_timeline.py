@@ -211,6 +211,15 @@ def draw(title, panels, output):
           ", ".join(f"{what} {start:.3f} to {end:.3f} ms" for _, (what, start, end), _ in panels))  # fmt: skip
 
 
+def name_and_path(argument):
+    """(NAME or "", FILE) of [NAME=]FILE, both of which may contain an equals sign: the longest FILE that exists."""
+    if Path(argument).exists():
+        return "", argument
+    parts = argument.split("=")
+    choices = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(1, len(parts))]
+    return next((choice for choice in choices if Path(choice[1]).exists()), choices[-1] if choices else ("", argument))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("timelines", metavar="[NAME=]FILE", nargs="+",
@@ -221,11 +230,11 @@ def main():
     parser.add_argument("--output", "--out", metavar="PNG", help="figure to write (default: FILE with .png)")
     arguments = parser.parse_args()
     timelines = []
-    for argument in arguments.timelines:
-        name, _, path = argument.rpartition("=")
+    files = [name_and_path(argument) for argument in arguments.timelines]
+    for name, path in files:
         title, events = read_events(path)
         timelines.append((name or title, events, chosen_windows(events, arguments.from_ms, arguments.to_ms)))
-    output = arguments.output or str(Path(arguments.timelines[0].rpartition("=")[2]).with_suffix(".png"))
+    output = arguments.output or str(Path(files[0][1]).with_suffix(".png"))
     draw(arguments.title or timelines[0][0], panels_of(timelines), output)
 
 

@@ -142,6 +142,16 @@ class PlotTimeline(InFolder):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("FP8: backward pass of a layer", result.stdout)
 
+    def test_names_and_files_may_contain_equals_signs(self):
+        folder = self.folder / "lr=1"
+        path = str(self.write("lr=1/step=2.json", trace(step(1, 1))))
+        for argument, expected in ((path, ("", path)), (f"FP8={path}", ("FP8", path)), (f"a=b={path}", ("a=b", path)),
+                                   (f"{folder}/no.json", (f"{self.folder}/lr", "1/no.json")),
+                                   ("no.json", ("", "no.json"))):  # fmt: skip
+            self.assertEqual(plot_timeline.name_and_path(argument), expected)
+        result = self.run_script(path, "--from-ms", "5", "--to-ms", "5")  # refused after reading the file
+        self.assertTrue(result.stderr.startswith("plot_timeline.py: error: --from-ms"), result.stderr)
+
     def test_two_files_share_their_scale(self):
         slow, fast = step(2, 1), step(1, 1)
         timelines = []

@@ -98,9 +98,19 @@ double rotating_ms(const Context& context, void (*op)(const Context&, const Prob
                            [&](int i) { op(context, problems[static_cast<size_t>(i) % problems.size()]); });
 }
 
+/// Gives the operands scales in `memory`, because those of the run may have been freed. Scales of a slice are then no
+/// longer part of larger ones.
+void use_own_scales(kernels::Matrix& a, kernels::Matrix& b, Operands& memory) {
+  for (kernels::Matrix* matrix : {&a, &b}) {
+    matrix->scales = memory.random(matrix->scales);
+    matrix->factor = memory.random(matrix->factor);
+    matrix->scale_stride = 0;
+  }
+}
+
 double gemm_ms(const Context& context, Gemm like, double seconds) {
   Operands memory(context);
-  for (kernels::Matrix* matrix : {&like.a, &like.b}) matrix->scales = memory.random(matrix->scales);
+  use_own_scales(like.a, like.b, memory);
   like.bias = memory.zeros(like.bias);
   return rotating_ms<Gemm>(
       context, kernels::gemm, like,
@@ -113,7 +123,7 @@ double gemm_ms(const Context& context, Gemm like, double seconds) {
 double gemm_ms(const Context& context, GemmActivationForward like, double seconds) {
   using P = GemmActivationForward;
   Operands memory(context);
-  for (kernels::Matrix* matrix : {&like.a, &like.b}) matrix->scales = memory.random(matrix->scales);
+  use_own_scales(like.a, like.b, memory);
   like.bias = memory.zeros(like.bias);
   // The given scale is used in one launch, so the run's own scaling state does not change.
   like.y_fp8 = {.rowwise = like.y_fp8.rowwise, .columnwise = like.y_fp8.columnwise};
@@ -187,14 +197,25 @@ double attention_ms(const Context& context, const AttentionBackward& like, doubl
 /// The operands, the activation, and the bias, bias gradient or FP8 output.
 std::string activation_key(const char* name, kernels::ActivationKind kind, const Tensor& a, const Tensor& b,
                            const std::string& extras) {
-  return fmt::format("gemm {} {} {}{} {}{}", name, kind == kernels::ActivationKind::gelu ? "gelu" : "swiglu",
-                     dtype_name(a.dtype), a.shape.str(), b.shape.str(), extras);
+  // Configs have no name for swiglu_clamped.
+  const std::string_view activation =
+      kind == kernels::ActivationKind::swiglu_clamped ? "swiglu_clamped" : to_string(kind);
+  return fmt::format("gemm {} {} {}{} {}{}{}", name, activation, dtype_name(a.dtype), a.shape.str(),
+                     b.dtype == a.dtype ? "" : dtype_name(b.dtype), b.shape.str(), extras);
+}
+
+/// Scales per row, vector or block use other kernels than scales per tensor.
+std::string scales_key(const kernels::Matrix& a, const kernels::Matrix& b) {
+  using kernels::ScaleLayout;
+  if (a.layout <= ScaleLayout::tensor && b.layout <= ScaleLayout::tensor) return "";
+  return fmt::format(" scales {} {}", static_cast<int>(a.layout), static_cast<int>(b.layout));
 }
 
 std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
   return fmt::format(
-      "{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}{}", dtype_name(qkv.dtype), s.batch,
+      "{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}{}{}", dtype_name(qkv.dtype), s.batch,
       s.seq, s.num_heads, s.num_query_groups, s.head_dim, s.dropout, s.max_documents,
+      s.window > 0 ? fmt::format(" window {}", s.window) : "",
       s.range.count > 0 ? fmt::format(" {} queries at {}", s.range.count, s.range.position) : "");
 }
 
@@ -226,21 +247,18 @@ double isolated_ms(const Context& context, const std::any& problem, double secon
 
 std::string problem_key(const std::any& problem) {
   if (const auto* gemm = std::any_cast<Gemm>(&problem)) {
-    // Scales per row, vector or block use other kernels than scales per tensor.
-    const std::string scales = gemm->a.layout <= kernels::ScaleLayout::tensor
-                                   ? ""
-                                   : fmt::format(" scales {} {}", static_cast<int>(gemm->a.layout),
-                                                 static_cast<int>(gemm->b.layout));
-    return fmt::format(
-        "gemm {}{} {}{} {} {}{}{}{}{}", dtype_name(gemm->a.dtype()), gemm->a.values.shape.str(),
-        dtype_name(gemm->b.dtype()), gemm->b.values.shape.str(), dtype_name(gemm->out.dtype),
-        gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n", gemm->accumulate ? " accumulated" : "",
-        std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""), scales);
+    return fmt::format("gemm {}{} {}{} {} {}{}{}{}{}", dtype_name(gemm->a.dtype()),
+                       gemm->a.values.shape.str(), dtype_name(gemm->b.dtype()), gemm->b.values.shape.str(),
+                       dtype_name(gemm->out.dtype), gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n",
+                       gemm->accumulate ? " accumulated" : "",
+                       std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""),
+                       scales_key(gemm->a, gemm->b));
   }
   if (const auto* args = std::any_cast<GemmActivationForward>(&problem)) {
     return activation_key("forward", args->kind, args->a.values, args->b.values,
-                          std::string(args->bias ? " bias" : "") + (args->y_fp8 ? " cast" : "") +
-                              (args->y_fp8.columnwise ? " transposed" : ""));
+                          std::string(args->bias ? " bias" : "") + (args->fast_accumulation ? " fast" : "") +
+                              (args->y_fp8 ? " cast" : "") + (args->y_fp8.columnwise ? " transposed" : "") +
+                              (args->y_fp8 && args->y ? " result" : "") + scales_key(args->a, args->b));
   }
   if (const auto* args = std::any_cast<GemmActivationBackward>(&problem)) {
     return activation_key("backward", args->kind, args->a, args->b,

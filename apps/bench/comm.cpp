@@ -92,7 +92,8 @@ bool sends_fp8_rows(const config::Config& config, DType dtype) {
 using AddTransfer = std::function<void(const char* name, std::string what, Exchange, DType, int64_t elements,
                                        Communicator& group)>;
 
-/// The largest buckets of a gradient group.
+/// The largest buckets of a gradient group. Weights that are not trained have no gradients, and are gathered only if
+/// they are sharded.
 void add_buckets(const config::Config& config, const Groups& groups, train::StepRunner& planned,
                  GradientGroup of, const AddTransfer& add) {
   constexpr const char* kNames[] = {"data", "expert data", "stage"};
@@ -102,7 +103,8 @@ void add_buckets(const config::Config& config, const Groups& groups, train::Step
   const parameters::ParameterStore& store = planned.model().parameters();
   for (const parameters::Bucket& bucket : store.buckets()) {
     if (bucket.group != of) continue;
-    largest = std::max(largest, bucket.size());
+    if (bucket.trainable) largest = std::max(largest, bucket.size());
+    if (!bucket.trainable && !store.shards_values(bucket)) continue;
     int64_t& of_its_kind = store.gathers_bytes(bucket) ? bytes : values;
     of_its_kind = std::max(of_its_kind, bucket.size());
   }

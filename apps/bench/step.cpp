@@ -174,7 +174,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   if (!world.leader()) return;
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);
   const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
-  const double tflops = train::flops_per_token(config.model) * tokens_per_gpu / 1e12;
+  const double tflops = train::flops_per_token(config) * tokens_per_gpu / 1e12;
   const std::string layout =
       fmt::format("{}x{}{}x{}", grid[Axis::tensor],
                   grid[Axis::context] == 1 ? "" : fmt::format("CP{}x", grid[Axis::context]), grid[Axis::data],

@@ -132,6 +132,27 @@ TEST_F(TeBenchComm, TimesTheCommunicationOfExperts) {
                                {"stage", "all_gather", "bf16", 2, 2 * stage, 0.5}}));
 }
 
+// Adapters of rank 8 of a layer: A of three blocks of linear_qkv, one of linear_proj, two of linear_fc1 and one of
+// linear_fc2, and their B. The base has no gradients and is gathered only if weights are sharded.
+TEST_F(TeBenchComm, TimesTheCommunicationOfAdapters) {
+  const std::string start = "comm --repeats 3 --json " + path("report.json") + " --config " +
+                            path("tiny.yaml") +
+                            " --set parallel.bucket_size=1 --set checkpoint.init_from=base --set "
+                            "adapter.type=lora --set adapter.rank=8";
+  constexpr int64_t kAdapters = 8 * ((3 * 64 + 3 * 64) + (64 + 64) + (2 * 64 + 2 * 96) + (96 + 64));
+  constexpr int64_t kLayer = ((3 * 64 + 64 + 3 * 96) * 64 + 2 * 64 + 255) / 256 * 256;
+  static_assert(kAdapters % 256 == 0);
+  const std::vector<Sent> of_adapters = {{"data", "reduce_scatter", "fp32", 2, 4 * kAdapters, 0.5},
+                                         {"data", "all_gather", "bf16", 2, 2 * kAdapters, 0.5}};
+  for (const std::string fp8 : {"off", "hybrid"}) {
+    ASSERT_EQ(run(start + " --set precision.fp8=" + fp8, 2), 0) << text("err");
+    EXPECT_EQ(sent_transfers(report()), of_adapters) << fp8;
+  }
+  ASSERT_EQ(run(start + " --set parallel.shard=parameters --set precision.fp8=off", 2), 0) << text("err");
+  EXPECT_EQ(sent_transfers(report()),
+            (std::vector<Sent>{of_adapters[0], {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
+}
+
 TEST_F(TeBenchComm, CommNeedsRanksThatFitTheLayout) {
   EXPECT_EQ(run("comm --config " + path("tiny.yaml")), 2);
   EXPECT_EQ(text("err").find("te-bench: error: te-bench comm needs at least two ranks; "), 0u) << text("err");

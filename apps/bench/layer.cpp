@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "bench/layer_config.h"
 #include "bench/profile.h"
 #include "bench/session.h"
 #include "common/text.h"
@@ -39,52 +40,6 @@ struct LayerOptions {
   bool profile = false;
   bool tune = false;
 };
-
-/// The first layer of a run's config, for one microbatch. Full recomputation is switched off: a single layer keeps its
-/// activations.
-config::Config first_layer(const std::string& path, const std::vector<std::string>& overrides) {
-  config::Config config = load_without_data(path, overrides);
-  if (config.model.has_experts(0))
-    user_error(
-        "{}: te-bench layer measures layers without experts (model.num_moe_experts); use te-bench step",
-        path);
-  config.model.num_layers = 1;
-  config.parallel.pipeline = config.parallel.virtual_stages = 1;
-  config.parallel.pipeline_split = "even";
-  config.training.global_batch_size = config.training.micro_batch_size;
-  if (config.training.recompute == config::Recompute::full)
-    config.training.recompute = config::Recompute::none;
-  return config;
-}
-
-/// Layer shapes with published times: the GPT layer of Transformer Engine's tutorial, and Llama 2 7B's layer.
-config::Config layer_config(const std::string& which) {
-  config::Config config;
-  config.name = which;
-  config.model.num_layers = 1;
-  config.model.vocab_size = 16;
-  config.model.make_vocab_size_divisible_by = 16;
-  config.model.hidden_size = 4096;
-  config.model.num_attention_heads = 32;
-  if (which == "gpt") {
-    config.model.family = config::Family::gpt;
-    config.model.ffn_hidden_size = 16384;
-    config.model.seq_length = 2048;
-    config.training.micro_batch_size = 4;
-  } else if (which == "llama7b") {
-    config.model.family = config::Family::llama;
-    config.model.ffn_hidden_size = 11008;
-    config.model.seq_length = 4096;
-    config.training.micro_batch_size = 2;
-  } else {
-    user_error("--which {}: must be gpt or llama7b", which);
-  }
-  config.training.global_batch_size = config.training.micro_batch_size;
-  config.training.train_steps = 1;
-  config.data.synthetic = true;
-  config::resolve_defaults(config);
-  return config;
-}
 
 /// One rank's shard of a layer, with all its memory.
 class Layer {
@@ -286,6 +241,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
     config.precision.fp8 = config::Fp8Mode::hybrid;
   }
   if (fp8) set_recipe(config.precision, recipe);
+  const bool overrides = fp8 && has_overrides(config.precision);
   config = config::for_device(config, device_caps(bench.context));
   LayerTimes times = measure(bench, config);
   if (times.profile) add_lower_bounds(bench.context, *times.profile, bench.options.common.repeats);
@@ -295,14 +251,16 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) /
                         bench.world.size() / times.both / 1e9;
   table.push_back({layout.empty() ? config.name : fmt::format("{}, {}", config.name, layout),
-                   apps::upper_case(precision) + (fp8 ? " " + recipe : ""), std::to_string(tokens),
-                   fmt::format("{:.3f}", times.forward), fmt::format("{:.3f}", times.backward),
-                   fmt::format("{:.3f}", times.both), fmt::format("{:.3f}", times.power_limited),
-                   fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", times.quantize) : "",
+                   apps::upper_case(precision) + (fp8 ? " " + recipe : "") + (overrides ? ", overrides" : ""),
+                   std::to_string(tokens), fmt::format("{:.3f}", times.forward),
+                   fmt::format("{:.3f}", times.backward), fmt::format("{:.3f}", times.both),
+                   fmt::format("{:.3f}", times.power_limited), fmt::format("{:.0f}", tflops),
+                   fp8 ? fmt::format("{:.3f}", times.quantize) : "",
                    fp8 ? fmt::format("{:.2f}", plain_ms / times.both) : ""});
   nlohmann::json entry = {{"which", config.name},
                           {"precision", precision},
                           {"recipe", fp8 ? recipe : "off"},
+                          {"overrides", overrides},
                           {"ranks", bench.world.size()},
                           {"layout", layout},
                           {"tokens", tokens},
@@ -361,6 +319,9 @@ void run(const LayerOptions& options, parallel::World& world) {
   world.run_collectively([&] {
     layers = layers_of(options);
     for (const config::Config& layer : layers) grid_of(layer, world.size());
+    if (world.size() > 1 && options.common.device.starts_with("cuda:"))
+      user_error("--device {}: {} ranks have a GPU each; use cuda or leave it out", options.common.device,
+                 world.size());
     if (world.leader()) check_report(options.common);
   });
   const bool several = world.size() > 1 && options.common.device != "cpu" && cuda_device_count() > 0;

@@ -69,8 +69,8 @@ void random_weights(const Context& context, parameters::ParameterStore& paramete
   }
 }
 
-/// Decodes sequences of the same length as one batch: `prompt` tokens first, then one token per pass. The time does not
-/// depend on the token ids.
+/// Decodes sequences of the same length as one batch: `prompt` tokens first, then one token per pass. Token ids differ
+/// between sequences, because equal ones would select the same experts; otherwise the time does not depend on them.
 Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const Variant& variant,
                parallel::World& world, const Context& context) {
   const generate::RunOptions run{.device = options.common.device, .fp8 = variant.fp8};
@@ -90,14 +90,16 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   random_weights(context, decoder.parameters());
   decoder.quantize_weights(context);
 
-  std::vector<int32_t> tokens(static_cast<size_t>(length));
+  std::vector<int32_t> tokens(static_cast<size_t>(variant.batch * length));
   for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<int32_t>((7 * i + 1) % static_cast<size_t>(config.model.vocab_size));
+    tokens[i] = static_cast<int32_t>(philox(1, stream_of("decode"), i).word[0] %
+                                     static_cast<uint64_t>(config.model.vocab_size));
   const std::span<const int32_t> all(tokens);
   const auto append = [&](int64_t from, int64_t count) {
     std::vector<generate::Continuation> next;
     for (int64_t sequence = 0; sequence < variant.batch; ++sequence)
-      next.push_back({sequence, all.subspan(static_cast<size_t>(from), static_cast<size_t>(count))});
+      next.push_back(
+          {sequence, all.subspan(static_cast<size_t>(sequence * length + from), static_cast<size_t>(count))});
     decoder.append(context, next);  // also copies the logits to the host
   };
   append(0, options.prompt);
@@ -105,7 +107,7 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   for (; at < options.prompt + kWarmupTokens; ++at) append(at, 1);
   const double start = now_seconds();
   for (; at < length; ++at) append(at, 1);
-  return {(now_seconds() - start) / static_cast<double>(options.tokens), decoder.weight_bytes(),
+  return {(now_seconds() - start) / static_cast<double>(options.tokens), decoder.weight_bytes(variant.batch),
           decoder.megakernel_passes() > 0};
 }
 
@@ -142,9 +144,12 @@ void run(const DecodeOptions& options, parallel::World& world) {
       }
     }
   }
-  std::printf("%s: %lld generated tokens per sequence after a prompt of %lld, random weights\n",
+  std::printf("%s: %lld generated tokens per sequence after a prompt of %lld, random weights%s\n",
               context.info().name.c_str(), static_cast<long long>(options.tokens),
-              static_cast<long long>(options.prompt));
+              static_cast<long long>(options.prompt),
+              model.model().num_moe_experts > 0
+                  ? "; GB read: at most, since tokens may select the same experts"
+                  : "");
   print_table(table);
   write_report(options.common, report);
 }

@@ -119,11 +119,12 @@ void choose_threads(const Context& context, const parameters::ParameterStore& pa
     omp_set_num_threads(1);
 }
 
-/// The fraction of the memory bandwidth that decoding passes reach, as text.
+/// The fraction of the memory bandwidth that decoding passes reach, as text. Empty for a mixture of experts, of which
+/// each pass reads the experts that its tokens select.
 std::string reading_speed(const LoadedModel& model, const Timing& timing) {
   const auto bandwidth = static_cast<double>(memory_bandwidth(model.context));
-  if (bandwidth <= 0 || timing.passes == 0) return "";
-  const auto bytes = static_cast<double>(model.decoder.weight_bytes());
+  if (bandwidth <= 0 || timing.passes == 0 || model.config.model.num_moe_experts > 0) return "";
+  const auto bytes = static_cast<double>(model.decoder.weight_bytes(1));
   return fmt::format("; {:.2f} GB of weights read in {:.3f} ms per pass, {:.1f}% of the memory bandwidth",
                      bytes * 1e-9, timing.seconds / static_cast<double>(timing.passes) * 1e3,
                      100 * bytes * static_cast<double>(timing.passes) / timing.seconds / bandwidth);

@@ -7,6 +7,7 @@
 #include "config/precision_overrides.h"
 #include "config/recipe_traits.h"
 #include "core/error.h"
+#include "generate/weight_bytes.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
@@ -93,9 +94,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     stack_.parameters.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
   recipe_->plan(plan);
   stack_.rope.plan(plan, config_.model);
-  const int64_t others = plan.bytes(MemoryKind::fp8_weights);
   for (model::TransformerLayer& layer : stack_.layers) layer.plan_weights(plan, false, false);
-  weight_bytes_ = read_weights(plan.bytes(MemoryKind::fp8_weights) - others);
   const config::ModelConfig& model = config_.model;
   for (size_t i = 0; i < attention_.size(); ++i)
     attention_[i].plan(plan, layer_name(static_cast<int64_t>(i)), dims_.dtype, sizes_.cache_tokens);
@@ -143,15 +142,8 @@ void Decoder::plan_feed_forward(MemoryPlan& plan) {
   });
 }
 
-// Excludes the embeddings, of which a pass reads one row per token. FP8 weights count one byte each.
-int64_t Decoder::read_weights(int64_t fp8_bytes) const {
-  const parameters::Parameter* words = stack_.embedding ? stack_.embedding->words() : nullptr;
-  const bool tied = config_.model.tie_word_embeddings && stack_.output_layer;
-  int64_t numbers = 0;
-  for (const parameters::Parameter& parameter : stack_.parameters.parameters())
-    if ((&parameter != words || tied) && parameter.id.role != ParameterRole::position_embeddings)
-      numbers += parameter.shape.numel();
-  return (numbers - fp8_bytes) * static_cast<int64_t>(dtype_size(dims_.dtype)) + fp8_bytes;
+int64_t Decoder::weight_bytes(int64_t rows) const {
+  return generate::weight_bytes(config_, stack_, rows);
 }
 
 void Decoder::bind(const Context& context) {

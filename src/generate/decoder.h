@@ -117,13 +117,13 @@ class Decoder {
   int64_t vocab_size() const { return config_.model.vocab_size; }
   /// Number of passes that used persistent_decoder.h, without replayed CUDA graphs.
   int64_t megakernel_passes() const { return persistent_decoder_.passes(); }
-  /// Bytes of weights that every pass reads on this rank, whatever its number of rows; after plan().
-  int64_t weight_bytes() const { return weight_bytes_; }
+  /// Bytes of weights that a pass with `rows` rows reads on this rank. With experts an upper bound, since rows may
+  /// select the same ones.
+  int64_t weight_bytes(int64_t rows) const;
 
  private:
   void plan_feed_forward(MemoryPlan& plan);
   void start(const Context& context);
-  int64_t read_weights(int64_t fp8_bytes) const;
   /// A token of a pass.
   struct Row {
     int32_t token, sequence, position;
@@ -176,8 +176,7 @@ class Decoder {
     DeviceGraph graph;
   };
   std::map<std::pair<int64_t, int64_t>, Step>
-      steps_;  ///< by (rows with padding, rows), for the current cache layout
-  int64_t weight_bytes_ = 0;
+      steps_;                    ///< by (rows with padding, rows), for the current cache layout
   int64_t max_input_width_ = 0;  ///< of a linear layer
 
   // Buffers of one pass with max_rows rows, shared by all layers.

@@ -23,9 +23,9 @@ int body(te::parallel::World& world, int argc, char** argv) {
       "Example: te-bench gemm --json gemm.json",
       "te-bench"};
   app.require_subcommand(1);
-  te::bench::add_gemm_command(app);
-  te::bench::add_attention_command(app);
-  te::bench::add_experts_command(app);
+  te::bench::add_gemm_command(app, world);
+  te::bench::add_attention_command(app, world);
+  te::bench::add_experts_command(app, world);
   te::bench::add_layer_command(app, world);
   te::bench::add_step_command(app, world);
   te::bench::add_comm_command(app, world);

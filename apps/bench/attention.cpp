@@ -134,6 +134,16 @@ AttentionShape shape_of(const AttentionOptions& options, int64_t document, int64
   return shape;
 }
 
+/// The windows, each once. As in a model, a window of the whole sequence is no window.
+std::vector<int64_t> distinct_windows(const AttentionOptions& options) {
+  std::vector<int64_t> windows;
+  for (const int64_t given : options.windows) {
+    const int64_t window = given < options.seq ? given : 0;
+    if (std::ranges::find(windows, window) == windows.end()) windows.push_back(window);
+  }
+  return windows;
+}
+
 std::string mask_text(int64_t document, int64_t window) {
   if (document == 0 && window == 0) return "causal";
   std::string text;
@@ -177,7 +187,8 @@ void run_mask(const AttentionOptions& options, int64_t document, int64_t window,
                                  {"backward_flops", 5 * flops}});
 }
 
-void run(const AttentionOptions& options) {
+void run(const AttentionOptions& options, parallel::World& world) {
+  refuse_ranks(world, "attention");
   if (options.heads % options.groups != 0)
     user_error("--groups {}: must divide --heads {}", options.groups, options.heads);
   if (options.context_ranks > 1 && options.seq % (2 * options.context_ranks) != 0)
@@ -189,9 +200,8 @@ void run(const AttentionOptions& options) {
   std::vector<std::vector<std::string>> table{
       {"mask", "dtype", "forward ms", "backward ms", "forward TFLOP/s", "backward TFLOP/s"}};
   for (const int64_t document : options.documents)
-    for (const int64_t window : options.windows)
-      // As in a model, a window of the whole sequence is no window.
-      if (window < options.seq) run_mask(options, document, window, context, table, report);
+    for (const int64_t window : distinct_windows(options))
+      run_mask(options, document, window, context, table, report);
   std::printf(
       "%s, %lld x %lld tokens, %lld heads in %lld groups of %lld%s; TFLOP/s count visible pairs only\n",
       context.info().name.c_str(), static_cast<long long>(options.batch), static_cast<long long>(options.seq),
@@ -206,7 +216,7 @@ void run(const AttentionOptions& options) {
 
 }  // namespace
 
-void add_attention_command(CLI::App& app) {
+void add_attention_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<AttentionOptions>();
   CLI::App* command = app.add_subcommand("attention",
                                          "Attention forward and backward in BF16: whole sequences, "
@@ -230,7 +240,7 @@ void add_attention_command(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->callback([options] { run(*options); });
+  command->callback([options, &world] { run(*options, world); });
 }
 
 }  // namespace te::bench

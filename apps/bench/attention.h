@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "parallel/world.h"
+
 namespace te::bench {
 
-void add_attention_command(CLI::App& app);
+void add_attention_command(CLI::App& app, parallel::World& world);
 
 }  // namespace te::bench

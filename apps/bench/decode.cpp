@@ -112,12 +112,12 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
 }
 
 void run(const DecodeOptions& options, parallel::World& world) {
-  if (world.size() > 1) user_error("te-bench decode supports one rank only; start it without mpirun");
+  refuse_ranks(world, "decode");
   check_report(options.common);
   const ConfiguredModel model(options.config, options.overrides);
   const Context context = open_device(options.common.device, {.gemm_autotune = GemmAutotune::off});
   const auto bandwidth = static_cast<double>(memory_bandwidth(context));
-  nlohmann::json report = report_head(context, options.common);
+  nlohmann::json report = report_head(context);
   std::vector<std::vector<std::string>> table{
       {"weights", "launches", "sequences", "ms per pass", "tokens/s", "GB read", "% of bandwidth"}};
   for (const int64_t batch : options.batches) {
@@ -160,7 +160,7 @@ void add_decode_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<DecodeOptions>();
   CLI::App* command =
       app.add_subcommand("decode", "Decoding of te-generate: one token per sequence and pass, small batches");
-  options->common.add_to(*command);
+  options->common.add_to(*command, false);
   command->add_option("--config", options->config, "YAML file of te-train that describes the model")
       ->required()
       ->type_name("FILE");

@@ -380,7 +380,8 @@ class QuantizationPasses {
   std::vector<unsigned> quantizations_;
 };
 
-void run(const ExpertOptions& options) {
+void run(const ExpertOptions& options, parallel::World& world) {
+  refuse_ranks(world, "experts");
   // Presets have no batch sizes, which do not matter here.
   std::vector<std::string> overrides{"training.micro_batch_size=1", "training.global_batch_size=1",
                                      "training.train_steps=1"};
@@ -423,7 +424,7 @@ void run(const ExpertOptions& options) {
 
 }  // namespace
 
-void add_experts_command(CLI::App& app) {
+void add_experts_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<ExpertOptions>();
   CLI::App* command = app.add_subcommand("experts", "Grouped GEMMs and quantization of a mixture of experts");
   options->common.add_to(*command);
@@ -435,7 +436,7 @@ void add_experts_command(CLI::App& app) {
   command->add_option("--routing", options->routing, "balanced: experts in turn; random: unequal loads")
       ->check(CLI::IsMember({"balanced", "random"}))
       ->capture_default_str();
-  command->callback([options] { run(*options); });
+  command->callback([options, &world] { run(*options, world); });
 }
 
 }  // namespace te::bench

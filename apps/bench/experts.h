@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "parallel/world.h"
+
 namespace te::bench {
 
-void add_experts_command(CLI::App& app);
+void add_experts_command(CLI::App& app, parallel::World& world);
 
 }  // namespace te::bench

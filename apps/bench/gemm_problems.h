@@ -20,6 +20,7 @@ struct GemmOptions {
   Options common;
   int64_t tokens = 8192;
   std::string model, autotune = "on", recipe = "tensorwise";
+  bool autotune_given = false;  ///< on the command line
 };
 
 /// The linear layers of a model; of all models if `model` is empty. UserError for an unknown model.

@@ -83,11 +83,12 @@ const std::vector<char>& pattern(DType dtype) {
 
 }  // namespace
 
-void Options::add_to(CLI::App& command) {
+void Options::add_to(CLI::App& command, bool repeats_calls) {
   command.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command.add_option("--repeats", repeats, "number of calls; the median is reported")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  if (repeats_calls)
+    command.add_option("--repeats", repeats, "number of calls; the median is reported")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
   command.add_option("--json", json, "also write the report to this file")->type_name("FILE");
 }
 
@@ -102,10 +103,24 @@ Context open_device(const std::string& name, const ExecutionOptions& options) {
 }
 
 config::Config load_without_data(const std::string& path, const std::vector<std::string>& overrides) {
-  std::vector<std::string> all{"data.synthetic=true", "data.train=[]", "data.valid=[]",
-                               "training.eval_interval=0"};
+  std::vector<std::string> all{"data.synthetic=true",
+                               "data.train=[]",
+                               "data.valid=[]",
+                               "data.format=pretrain",
+                               "data.overlong=truncate",
+                               "data.document_mask=false",
+                               "data.eod_mask_loss=false",
+                               "training.eval_interval=0",
+                               "training.early_stopping_patience=0",
+                               "checkpoint.keep_best=0"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return config::load_config(path, all);
+}
+
+void refuse_ranks(parallel::World& world, const char* command) {
+  world.run_collectively([&] {
+    if (world.size() > 1) user_error("te-bench {} supports one rank only; start it without mpirun", command);
+  });
 }
 
 Context open_rank_device(const config::Config& config, parallel::World& world) {
@@ -173,8 +188,14 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
+nlohmann::json report_head(const Context& context) {
+  return {{"device", context.info().name}};
+}
+
 nlohmann::json report_head(const Context& context, const Options& options) {
-  return {{"device", context.info().name}, {"repeats", options.repeats}};
+  nlohmann::json head = report_head(context);
+  head["repeats"] = options.repeats;
+  return head;
 }
 
 void check_report(const Options& options) {

@@ -19,11 +19,16 @@ struct Options {
   int repeats = 30;
   std::string json;  ///< file for the report, or empty
 
-  void add_to(CLI::App& command);
+  /// `repeats_calls`: whether the command has --repeats.
+  void add_to(CLI::App& command, bool repeats_calls = true);
 };
 
-/// Loads a config of te-train with synthetic data, since benchmarks read no datasets. `overrides` as in te-train.
+/// Loads a config of te-train with synthetic data, since benchmarks read no datasets: without the keys of documents
+/// and of validation, which need datasets. `overrides` as in te-train.
 config::Config load_without_data(const std::string& path, const std::vector<std::string>& overrides);
+
+/// UserError if the job has several ranks, which would all measure the same device. Collective.
+void refuse_ranks(parallel::World& world, const char* command);
 
 /// Opens the device under test. UserError if it does not exist.
 Context open_device(const std::string& name, const ExecutionOptions& options = {});
@@ -49,7 +54,8 @@ void fill_random(const Context& context, const Tensor& tensor);
 /// Rows of text in aligned columns; the first row is the heading, the first two columns are left-aligned.
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
-/// {"device": name, "repeats": n}: the first fields of a report.
+/// {"device": name}, and with --repeats {"repeats": n}: the first fields of a report.
+nlohmann::json report_head(const Context& context);
 nlohmann::json report_head(const Context& context, const Options& options);
 
 /// UserError if the file of --json cannot be written: before the benchmarks, which can take long.

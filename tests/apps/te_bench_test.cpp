@@ -62,7 +62,7 @@ TEST_F(TeBench, AReportThatCannotBeWrittenIsRefusedFirst) {
         << text("err");
     EXPECT_EQ(text("out"), "") << command;
   }
-  EXPECT_EQ(run("gemm --device cpu --repeats 99999999999"), 2);
+  EXPECT_EQ(run("attention --device cpu --repeats 99999999999"), 2);
   EXPECT_NE(text("err").find("--repeats 99999999999: is too large; see te-bench --help"), std::string::npos)
       << text("err");
 }

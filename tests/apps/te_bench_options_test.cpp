@@ -165,7 +165,8 @@ TEST_F(TeBenchOptions, DecodeCountsEmulatedWeightsInFull) {
 TEST_F(TeBenchOptions, CommandsOfOneDeviceRefuseRanks) {
   const std::string tiny = " --config " + path("tiny.yaml");
   const std::vector<std::string> commands = {"gemm --model gpt2_124m --tokens 16", "attention --seq 16",
-                                             "experts --tokens 20 --config preset:moe_40m_100m", "decode" + tiny};
+                                             "experts --tokens 20 --config preset:moe_40m_100m",
+                                             "decode" + tiny};
   for (const std::string& command : commands) {
     EXPECT_EQ(run(command + " --device cpu --json " + path("report.json"), 2), 2) << command;
     EXPECT_TRUE(has_error("te-bench " + command.substr(0, command.find(' ')) +

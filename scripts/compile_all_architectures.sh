@@ -54,7 +54,10 @@ compile() {
 }
 
 # summary FOLDER: prints the number of compiled sources and the size of their code.
-summary() { find "$1" -name '*.cubin' -printf '%s\n' | c_awk '{ bytes += $1 } END { printf "%d sources, %.1f MB", NR, bytes / 1e6 }'; }
+summary() {
+  find "$1" -name '*.cubin' -printf '%s\n' |
+    c_awk '{ bytes += $1 } END { printf "%d sources, %.1f MB", NR, bytes / 1e6 }'
+}
 
 # check_assembly ARCHITECTURE: prints sources whose assembly has instructions that it must not have.
 check_assembly() {

@@ -187,6 +187,9 @@ toolkit_has() {
 # older_than VERSION WANTED: true if a dotted version is lower than WANTED.
 older_than() { [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort -V | sed -n 1p)" == "$1" ]]; }
 
+# For code on the host, nvcc would take the distribution's g++.
+newer_compiler=(CC=gcc-12 CXX=g++-12 CUDAHOSTCXX=g++-12)
+
 # needs_newer_compiler: true if g++-12 of install_deps.sh is installed next to an older g++ (Ubuntu 22.04).
 needs_newer_compiler() {
   command -v g++-12 >/dev/null && older_than "$(g++ -dumpversion 2>/dev/null || echo 0)" 12
@@ -196,14 +199,14 @@ needs_newer_compiler() {
 # it again after install_deps.sh.
 use_newer_tools() {
   if [[ -x "$TE_NEWER_CMAKE/cmake" ]]; then PATH="$TE_NEWER_CMAKE:$PATH"; fi
-  if [[ -z "${CXX:-}" ]] && needs_newer_compiler; then export CC=gcc-12 CXX=g++-12; fi
+  if [[ -z "${CXX:-}" ]] && needs_newer_compiler; then export "${newer_compiler[@]}"; fi
 }
 
 # export_of_newer_tools: prints the command with which another shell uses them; nothing if the distribution's will do.
 export_of_newer_tools() {
   local settings=()
   if [[ -x "$TE_NEWER_CMAKE/cmake" ]]; then settings+=("PATH=$(printf %q "$TE_NEWER_CMAKE"):\$PATH"); fi
-  if [[ -z "${CXX:-}" || "$CXX" == g++-12 ]] && needs_newer_compiler; then settings+=(CC=gcc-12 CXX=g++-12); fi
+  if [[ -z "${CXX:-}" || "$CXX" == g++-12 ]] && needs_newer_compiler; then settings+=("${newer_compiler[@]}"); fi
   [[ ${#settings[@]} -eq 0 ]] || echo "export ${settings[*]}"
 }
 use_newer_tools
@@ -271,7 +274,8 @@ in_system() {
 # checkout_commit: prints the commit of this checkout; fails in a copy without .git, also in another git repository.
 checkout_commit() {
   local git=(env -u GIT_DIR -u GIT_WORK_TREE -u GIT_INDEX_FILE git -C "$TE_ROOT") prefix
-  prefix="$("${git[@]}" rev-parse --show-prefix 2>/dev/null)" && [[ -z "$prefix" ]] && "${git[@]}" rev-parse --short HEAD
+  prefix="$("${git[@]}" rev-parse --show-prefix 2>/dev/null)" && [[ -z "$prefix" ]] &&
+    "${git[@]}" rev-parse --short HEAD
 }
 
 # add_row FILE HEADER ROW: inserts the first row of the table with this header in a document.

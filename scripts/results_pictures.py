@@ -26,8 +26,8 @@ except ImportError as missing:
 from results_data import REPORTS, RESULTS, arms, label
 from script_files import run, save_figure
 
-# Tokens at which the books of llama_1b_100m repeat, which are 80% of its data; the mixed corpus repeats at 29, 57 and 86
-# million.
+# Tokens at which the books of llama_1b_100m repeat, which are 80% of its data. The mixed corpus repeats at 29, 57 and
+# 86 million.
 EPOCHS = (30e6, 60e6, 90e6)
 STEP = 65_536  # tokens of a step of gpt2_124m_switch
 

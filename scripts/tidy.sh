@@ -76,7 +76,8 @@ main() {
   export TE_ROOT TE_TIDY_KEY TE_TIDY_DEADLINE TE_TIDY_LEFT TE_TIDY_CACHE TE_TIDY_DATABASE
   export -f check_file
   # shellcheck disable=SC2016  # expanded by the inner shell
-  printf '%s\n' "${files[@]}" | xargs -P "$(cpu_count)" -I{} bash -c 'check_file "$1"' _ {} || die "clang-tidy found problems (above)"
+  printf '%s\n' "${files[@]}" | xargs -P "$(cpu_count)" -I{} bash -c 'check_file "$1"' _ {} ||
+    die "clang-tidy found problems (above)"
   left="$(find "$TE_TIDY_LEFT" -type f | wc -l)"
   rm -rf "$TE_TIDY_LEFT"
   say "tidy: $((${#files[@]} - left)) files clean, $left not checked (time budget) ($(seconds_since "$start") s)"

@@ -332,7 +332,8 @@ class CommandLine(InRun):
         command = [sys.executable, "-B", "-c", code, "--to", "mlflow", str(self.folder)]
         done = subprocess.run(command, cwd=ROOT / "scripts", capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
-        self.assertIn(f"error: {self.folder}/export_mlflow.json: Is a directory; the next call continues from", done.stderr)
+        note = f"{self.folder}/export_mlflow.json"
+        self.assertIn(f"error: {note}: Is a directory; the next call continues from", done.stderr)
 
     def test_a_missing_package_says_how(self):
         for name, package in (("wandb", "wandb"), ("mlflow", "mlflow-skinny")):

@@ -262,9 +262,10 @@ class Pages(unittest.TestCase):
         self.assertIn(f"the last ({found['delayed']['low']:+.4f} to {found['delayed']['high']:+.4f})", text)
         curves = archived("gap_law_127m")
         losses = {name: list(curve.values()) for name, curve in curves.items()}
-        changes = [statistics.fmean(x - y for seed in (1, 2, 3)
-                                    for x, y in zip(*(losses[f"{arm}_seed{seed}"][-steps:] for arm in ("delayed_end", "delayed"))))
-                   for steps in (40, 260)]
+        changes = []
+        for steps in (40, 260):
+            pairs = [zip(losses[f"delayed_end_seed{seed}"][-steps:], losses[f"delayed_seed{seed}"][-steps:]) for seed in (1, 2, 3)]
+            changes.append(statistics.fmean(x - y for pair in pairs for x, y in pair))
         self.assertIn(f"last 40 steps ({changes[0]:.5f}; last 260: {changes[1]:.5f})", text)
 
     def test_parts_of_the_gap(self):

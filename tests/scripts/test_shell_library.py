@@ -170,7 +170,7 @@ class Build(InCheckout):
         self.program("g++-12", "echo 12")
         self.assertEqual(self.printed("export_of_newer_tools"), "")
         self.program("g++", "echo 11")
-        self.assertEqual(self.printed("export_of_newer_tools"), "export CC=gcc-12 CXX=g++-12")
+        self.assertEqual(self.printed("export_of_newer_tools"), "export CC=gcc-12 CXX=g++-12 CUDAHOSTCXX=g++-12")
         self.assertEqual(self.printed("export_of_newer_tools", CXX="clang++"), "")
         self.program(f"{self.folder}/.deps/cmake/cmake/data/bin/cmake", "echo the newer one")
         line = self.printed("export_of_newer_tools")

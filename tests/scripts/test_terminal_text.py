@@ -76,7 +76,8 @@ class TerminalText(unittest.TestCase):
     def test_a_charset_without_the_characters(self):
         code = "import terminal_text; terminal_text.guard_output(); print('a\xb1\u03c3')"
         command = [sys.executable, "-B", "-c", code]
-        done = subprocess.run(command, cwd=SCRIPTS, env={**os.environ, "PYTHONIOENCODING": "koi8-r"}, capture_output=True)
+        environment = {**os.environ, "PYTHONIOENCODING": "koi8-r"}
+        done = subprocess.run(command, cwd=SCRIPTS, env=environment, capture_output=True)
         self.assertEqual((done.stdout, done.stderr), (b"a??\n", b""))
 
 

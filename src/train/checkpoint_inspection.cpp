@@ -52,14 +52,16 @@ Batches open_batches(const config::Config& config, const checkpoint::Reader& rea
   }
 }
 
-/// Whether the checkpoint has the scales of all operands that the model quantizes.
+/// Whether the checkpoint has the scales of all operands that the model quantizes with a history.
 bool has_scales(const checkpoint::Reader& reader, const fp8::ScaleTable& table) {
   const checkpoint::Fp8State state = reader.fp8();
   if (state.rows.empty() || state.history_len != table.history.dim(0)) return false;
   std::set<std::pair<std::string, std::string>> there;
   for (const checkpoint::Fp8State::Row& row : state.rows) there.insert({row.operand.name, row.operand.role});
-  for (int i = 0; i < table.size(); ++i)
-    if (!there.contains({table.info(i).linear.name(), fp8::role_name(table.info(i).role)})) return false;
+  for (int i = 0; i < table.size(); ++i) {
+    const fp8::OperandInfo& info = table.info(i);
+    if (info.has_history && !there.contains({info.linear.name(), fp8::role_name(info.role)})) return false;
+  }
   return true;
 }
 

@@ -354,6 +354,7 @@ TEST_F(TeExperiment, LostOutputFails) {
 }
 
 TEST_F(TeExperiment, ContinuesWithoutAReaderOfItsOutput) {
+  for (const char* name : {"stdout", "stderr"}) write_file(folder_ / name, "");
   run((folder_ / "tiny.yaml") + " --no-report 2>" + (folder_ / "errors") + " | true #");
   for (const std::string& name : names_) EXPECT_EQ(state(name), "finished") << name;
   TE_EXPECT_CONTAINS(read_file(folder_ / "errors"), "te-experiment: warning: standard output is incomplete");

@@ -98,7 +98,7 @@ double rotating_ms(const Context& context, void (*op)(const Context&, const Prob
                            [&](int i) { op(context, problems[static_cast<size_t>(i) % problems.size()]); });
 }
 
-/// Gives the operands scales in `memory`, because those of the run may have been freed. Scales of a slice are then no
+/// Gives the operands scales in `memory`, because the run's may have been freed. Scales of a slice are then no
 /// longer part of larger ones.
 void use_own_scales(kernels::Matrix& a, kernels::Matrix& b, Operands& memory) {
   for (kernels::Matrix* matrix : {&a, &b}) {

@@ -1,4 +1,4 @@
-// Which calls te-bench's profile measures as one problem: those of equal speed.
+// Which calls te-bench's profile measures as one problem: calls of equal speed.
 #include "bench/rates.h"
 
 #include <gtest/gtest.h>

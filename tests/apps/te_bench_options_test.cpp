@@ -73,7 +73,7 @@ TEST_F(TeBenchOptions, StepCountsTheFlopsOfAdapters) {
   EXPECT_LT(train::flops_per_token(config), 0.9 * train::flops_per_token(config.model));
 }
 
-// The layer's times and FLOPs are those of pre-training.
+// The layer's times and FLOPs are of pre-training.
 TEST_F(TeBenchOptions, LayerRefusesAdapters) {
   EXPECT_EQ(run("layer --repeats 1 --config " + lora()), 2);
   EXPECT_EQ(text("err"),

@@ -264,7 +264,8 @@ class Pages(unittest.TestCase):
         losses = {name: list(curve.values()) for name, curve in curves.items()}
         changes = []
         for steps in (40, 260):
-            pairs = [zip(losses[f"delayed_end_seed{seed}"][-steps:], losses[f"delayed_seed{seed}"][-steps:]) for seed in (1, 2, 3)]
+            pairs = [zip(losses[f"delayed_end_seed{seed}"][-steps:], losses[f"delayed_seed{seed}"][-steps:])
+                     for seed in (1, 2, 3)]
             changes.append(statistics.fmean(x - y for pair in pairs for x, y in pair))
         self.assertIn(f"last 40 steps ({changes[0]:.5f}; last 260: {changes[1]:.5f})", text)
 

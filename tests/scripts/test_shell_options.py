@@ -102,7 +102,8 @@ class DecimalComma(InFolder):
 
     def test_size_of_compiled_kernels(self):
         self.write("kernels/a.cubin", b"x" * 1_500_000)
-        text = 'source "$1/lib.sh"; source <(grep "^summary()" "$1/compile_all_architectures.sh"); summary "$2"'
+        definition = 'sed -n "/^summary() {/,/^}/p" "$1/compile_all_architectures.sh"'
+        text = f'source "$1/lib.sh"; source <({definition}); summary "$2"'
         self.assertEqual(self.bash(text, SCRIPTS, self.folder / "kernels"), "1 sources, 1.5 MB")
 
     def test_time_of_a_kill(self):

@@ -88,7 +88,7 @@ def repeated_data():
 LAW = (
     ("gap_law_8m", "8M", 8_456_960, 5, ("delayed", "tensorwise", "blockwise", "bf16_control")),
     ("gap_law_16m", "16M", 15_880_320, 4, ("delayed", "tensorwise", "blockwise", "bf16_control")),
-    ("gap_law_30m", "31M", 31_008_960, 4, ("delayed",)),
+    ("gap_law_30m", "31M", 31_008_960, 4, ("delayed", "tensorwise")),
     ("gap_law_50m", "51M", 50_929_920, 3, ("delayed",)),
 )
 
@@ -106,7 +106,7 @@ def gap_law():
     for axes in panels[1:]:
         axes.sharey(panels[0])
         axes.tick_params(labelleft=False)
-    colors = {"31M": figures.COLORS[4], "51M": "#444444"}
+    colors = {"51M": "#444444"}
     count, drawn = sum(len(row[4]) for row in LAW), 0
     tolerance = {"color": "#2a7f3f", "alpha": 0.12, "linewidth": 0}
     for axes, (name, model, parameters, seeds, variants), marker in zip(panels, LAW, "Dovs"):
@@ -130,7 +130,7 @@ def gap_law():
         axes.set_title(f"{model}, whole run", loc="left", fontsize=11)
         axes.set_xticks([0, 10, 20])
         axes.axhspan(-tolerance_of(found["delayed"]), tolerance_of(found["delayed"]), **tolerance)
-        if model != "16M":  # the same colors as 8M
+        if model not in ("16M", "31M"):  # the same colors as 8M
             axes.legend(loc="upper right", handlelength=1)
     for axes in (*panels, right):
         axes.axhline(0, color=figures.BASELINE, linewidth=1)

@@ -227,17 +227,23 @@ class Pages(unittest.TestCase):
         ratios = f"registered likelihood ratio {ratio:.0f} (10 decides); {upper:.0f} with the law's upper limit"
         self.assertIn(ratios, text)
 
-    def test_recipes_of_16_million_parameters(self):
-        """Recipes differ significantly from delayed only at 10 tokens per parameter, as the page says."""
+    def test_recipes_next_to_delayed(self):
+        """Where recipes differ significantly from delayed: tensorwise, below it at 16M and 10, above it at 31M, 10 and 20."""
         pairs = {arm["name"]: arm["measures"][0]["pairs"] for arm in arms("gap_law_16m")}
         eight = {arm["name"]: arm["measures"][0]["pairs"] for arm in arms("gap_law_8m")}
-        for size, found in (("8M", eight), ("16M", pairs)):
+        larger = {arm["name"]: arm["measures"][0]["pairs"] for arm in arms("gap_law_30m")}
+        text = page("llama-tokens-per-parameter").replace("\n  ", " ")
+        for size, found in (("8M", eight), ("16M", pairs), ("31M", larger)):
             for recipe, length in itertools.product(("tensorwise", "blockwise"), ("_5", "_10", "")):
+                if recipe + length not in found:
+                    continue
                 differences = [x - y for x, y in zip(found[recipe + length], found["delayed" + length])]
                 error = statistics.stdev(differences) / len(differences) ** 0.5
                 significant = abs(statistics.fmean(differences)) > results_summary.STUDENT[len(differences)] * error
-                self.assertEqual(significant, (size, length) == ("16M", "_10"), f"{size} {recipe}{length}")
-        text = page("llama-tokens-per-parameter").replace("\n  ", " ")
+                different = {("16M", "tensorwise_10"), ("31M", "tensorwise_10"), ("31M", "tensorwise")}
+                self.assertEqual(significant, (size, recipe + length) in different, f"{size} {recipe}{length}")
+                if (size, recipe + length) == ("31M", "tensorwise"):
+                    self.assertIn(f"`tensorwise` minus `delayed`: {results_summary.interval_text(differences)} at 20", text)
         same_gpu, own = archived("gap_gemms_16m"), archived("gap_law_16m")
         for recipe in ("tensorwise", "blockwise", "bf16_control"):
             gaps = []

@@ -52,7 +52,6 @@ except ImportError as missing:
 BEGIN, END = "\0{", "\0}"  # marks of {% generation %}; messages must not contain a NUL
 STAND_IN = "\0message\0"  # replaces a message to find where it ends
 LEARNED_FIELDS = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
-WHITE_SPACE = " \t\r\n\v\f"  # an empty response has nothing else, as in src/text/chat/chat_encode.cpp
 MESSAGE_FIELDS = {"role", "content", "weight", "from", "value"}
 
 
@@ -306,7 +305,7 @@ class Renderer:
         end = 0
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
-                if not (message["content"] or "").strip(WHITE_SPACE) and not LEARNED_FIELDS & message.keys():
+                if not (message["content"] or "").strip() and not LEARNED_FIELDS & message.keys():
                     return end, True
                 end = index + 1
         return len(messages), False

@@ -284,7 +284,7 @@ class RenderChat(InFolder):
             {"messages": [USER, empty([{"type": "text", "text": " "}]), USER, ANSWER]},
             {"messages": [USER, {**ANSWER, "weight": 0}]},
             {"messages": [USER]},
-            {"messages": [USER, empty("\u00a0")]},
+            {"messages": [USER, empty("\u3000\u00a0")]},
         ]
         for template in ("chatml", "marked"):
             for options in ([], ["--split-turns"]):
@@ -293,7 +293,7 @@ class RenderChat(InFolder):
                 made = [json.loads(line)["segments"] for line in result.stdout.splitlines()]
                 self.assertEqual(made[:2], [whole, whole])
                 self.assertIn(
-                    ": 3 conversations; 3 objects without a response skipped; 2 conversations cut at an empty response\n",
+                    ": 2 conversations; 4 objects without a response skipped; 2 conversations cut at an empty response\n",
                     result.stderr,
                 )
         # A response that only calls a tool, or only reasons, is not empty.

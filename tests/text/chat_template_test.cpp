@@ -126,6 +126,32 @@ TEST(ChatTemplate, SpecialTokensComeFromPlaceholdersOnly) {
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>");
 }
 
+// The same reply has the same tokens in and outside the loss.
+TEST(ChatTemplate, RepliesOutsideTheLossAreEncodedSeparately) {
+  for (const char* name : {"chatml", "llama2", "llama3", "plain"}) {
+    const text::ChatTemplate chat_template = text::ChatTemplate::load(name);
+    const auto texts = [&](bool in_loss) {
+      const ChatTokenizer tokenizer;
+      text::Conversation conversation = {
+          {"user", "a", ""}, {"assistant", "b", ""}, {"user", "c", ""}, {"assistant", "d", ""}};
+      conversation[1].in_loss = in_loss;
+      const std::vector<int32_t> tokens = chat_template.encode(conversation, tokenizer, "here:1").tokens;
+      return std::pair(tokens, tokenizer.encoded);
+    };
+    EXPECT_EQ(texts(false), texts(true)) << name;
+  }
+}
+
+// Of Unicode, as Python's strip() and Jinja's trim remove it.
+TEST(ChatTemplate, TrimsWhiteSpace) {
+  const text::ChatTemplate llama3 = text::ChatTemplate::load("llama3");
+  const ChatTokenizer tokenizer;
+  llama3.encode({{"user", "\u3000a b\u00a0\n", ""}, {"assistant", "\u2003c\u0085", ""}}, tokenizer, "here:1");
+  EXPECT_EQ(std::ranges::count(tokenizer.encoded, "\n\na b"), 1);
+  EXPECT_EQ(std::ranges::count(tokenizer.encoded, "c"), 1);
+  EXPECT_TRUE(llama3.encode({{"user", "a", ""}, {"assistant", "\u3000", ""}}, tokenizer, "here:1").cut);
+}
+
 TEST(ChatTemplate, EndsBeforeAnEmptyResponse) {
   const text::ChatTemplate plain = text::ChatTemplate::load("plain");
   EXPECT_EQ(written(plain, {{"user", "a", ""}, {"assistant", " \n", ""}}), "");

@@ -3,13 +3,17 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/strings.h"
 #include "text/chat/chat_template.h"
+#include "text/tokenizers/normalizer_step.h"
+#include "text/tokenizers/utf8.h"
 
 namespace te::text {
 namespace {
 
-constexpr std::string_view kTrimmed = " \t\r\n\v\f";
+/// As in Python's strip() and Jinja's trim.
+std::string_view trimmed_text(std::string_view text) {
+  return stripped(text, true, true, is_python_space);
+}
 
 }  // namespace
 
@@ -17,10 +21,15 @@ class ChatTemplate::Writer {
  public:
   explicit Writer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  void set_in_loss(bool in_loss) {
-    if (in_loss == in_loss_) return;
+  /// A reply is encoded separately from the text around it, also outside the loss: generation starts at its beginning.
+  void begin_reply(bool in_loss) {
     flush();
     in_loss_ = in_loss;
+    in_reply_ = true;
+  }
+  void end_reply() {
+    if (in_reply_) flush();
+    in_loss_ = in_reply_ = false;
   }
   void text(std::string_view text) { text_ += text; }
   void token(int32_t token) {
@@ -57,7 +66,7 @@ class ChatTemplate::Writer {
   const Tokenizer& tokenizer_;
   Encoded result_;
   std::string text_;
-  bool in_loss_ = false;
+  bool in_loss_ = false, in_reply_ = false;
 };
 
 void ChatTemplate::Encoded::end_with_loss() {
@@ -78,16 +87,14 @@ const ChatTemplate::Line& ChatTemplate::line_of(const Message& message, const st
 
 void ChatTemplate::write(const Message& message, const Message* system, const std::string& place,
                          Writer& writer) const {
-  const auto text = [&](const std::string& raw) {
-    return trim_ ? trimmed(raw, kTrimmed) : std::string_view(raw);
-  };
+  const auto text = [&](const std::string& raw) { return trim_ ? trimmed_text(raw) : std::string_view(raw); };
   for (const Part& part : line_of(message, place)) {
     switch (part.kind) {
       case Kind::kText:
         writer.text(part.text);
         break;
       case Kind::kContent:
-        if (message.role == "assistant") writer.set_in_loss(message.in_loss);
+        if (message.role == "assistant") writer.begin_reply(message.in_loss);
         writer.text(text(message.content));
         if (!message.context.empty() && !lines_.contains("user_with_context")) {
           writer.text("\n\n");
@@ -101,7 +108,7 @@ void ChatTemplate::write(const Message& message, const Message* system, const st
         if (system != nullptr) write(*system, nullptr, place, writer);
         break;
       case Kind::kStop:
-        writer.set_in_loss(false);
+        writer.end_reply();
         break;
       case Kind::kBegin:
         writer.begin_of_document();
@@ -114,7 +121,7 @@ void ChatTemplate::write(const Message& message, const Message* system, const st
         break;
     }
   }
-  writer.set_in_loss(false);
+  writer.end_reply();
 }
 
 ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, const Tokenizer& tokenizer,
@@ -131,7 +138,7 @@ ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, con
   bool cut = false;
   const Message* system = nullptr;  // a system message that the next user message will contain
   for (const Message& message : conversation) {
-    cut = message.role == "assistant" && trimmed(message.content, kTrimmed).empty();
+    cut = message.role == "assistant" && trimmed_text(message.content).empty();
     if (cut) break;
     const bool deferred = system_inside_user_ && message.role == "system";
     if (system != nullptr && (deferred || message.role != "user")) {
@@ -159,7 +166,7 @@ ChatTemplate::End ChatTemplate::end_of_reply(const Tokenizer& tokenizer) const {
     if (end.token) return {end.token, ""};
     if (part->kind == Kind::kText || part->kind == Kind::kToken) end.text += part->text;
   }
-  if (trimmed(end.text, kTrimmed).empty()) end.text.clear();
+  if (trimmed_text(end.text).empty()) end.text.clear();
   return end;
 }
 

@@ -54,8 +54,9 @@ std::vector<fs::path> checkpoints_in(const fs::path& directory) {
   return folders;
 }
 
-/// The complete checkpoint with the highest step. UserError if the user may not read the newest one.
-std::optional<fs::path> newest_complete(const fs::path& directory) {
+/// The complete checkpoint with the highest step; `fault` becomes the fault of the newest damaged one. UserError if the
+/// user may not read the newest one.
+std::optional<fs::path> newest_complete(const fs::path& directory, std::string& fault) {
   const std::vector<fs::path> folders = step_folders(directory);
   for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
     check_readable(*folder / "manifest.json");
@@ -63,8 +64,9 @@ std::optional<fs::path> newest_complete(const fs::path& directory) {
     try {
       read_manifest(*folder);
       return *folder;
-    } catch (const UserError&) {
-      continue;  // damaged: try an older one
+    } catch (const UserError& error) {  // damaged: try an older one
+      log_warning("{}", error.what());
+      if (fault.empty()) fault = error.what();
     }
   }
   return std::nullopt;
@@ -116,7 +118,8 @@ std::optional<fs::path> find_latest(const fs::path& directory) {
     return directory / name;
   const std::string fault = latest ? fmt::format("names '{}', which is not a checkpoint", printable(name))
                                    : fmt::format("cannot be read: {}", latest.error);
-  const std::optional<fs::path> newest = newest_complete(directory);
+  std::string damage;
+  const std::optional<fs::path> newest = newest_complete(directory, damage);
   if (newest) {
     log_warning("{}: {}; using {}, the newest complete checkpoint", (directory / "latest").string(),
                 named ? fault : "not found", newest->filename().string());
@@ -126,6 +129,7 @@ std::optional<fs::path> find_latest(const fs::path& directory) {
     user_error("{}: {}; correct the file or name the folder of a step", (directory / "latest").string(),
                fault);
   }
+  if (!damage.empty()) user_error("{}: has no complete checkpoint: {}", directory.string(), damage);
   return std::nullopt;
 }
 
@@ -282,14 +286,23 @@ void remove_checkpoint(const fs::path& folder) {
 void remove_leftovers(const fs::path& directory) {
   std::error_code ignored;
   std::vector<fs::path> leftovers;
+  std::vector<std::pair<fs::path, fs::path>> interrupted;  // between the renames of move_into_place()
   for (const auto& entry : fs::directory_iterator(directory, ignored)) {
     std::string name = entry.path().filename().string();
     if (!name.ends_with(kTemporary)) continue;
     name.resize(name.size() - kTemporary.size());
-    if (name.ends_with(".old")) name.resize(name.size() - 4);
+    if (name.ends_with(".old")) {
+      name.resize(name.size() - 4);
+      const bool replaced = fs::exists(directory / name, ignored);
+      if (step_of(name) >= 0 && !replaced && fs::exists(entry.path() / "manifest.json", ignored)) {
+        interrupted.emplace_back(entry.path(), directory / name);
+        continue;
+      }
+    }
     if (step_of(name) >= 0 && entry.is_directory(ignored) && !entry.is_symlink(ignored))
       leftovers.push_back(entry.path());
   }
+  for (const auto& [old, folder] : interrupted) fs::rename(old, folder, ignored);
   for (const fs::path& folder : leftovers) fs::remove_all(folder, ignored);
 }
 
@@ -335,6 +348,7 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& last_verifie
   std::erase_if(folders, [&](const fs::path& folder) {
     std::error_code error;
     if (fs::is_symlink(folder, error)) return true;  // the user's, and removing it would free no space
+    if (step_of(folder.filename().string()) == 0) return true;  // imported weights, which no run has saved
     return std::ranges::find(best, step_of(folder.filename().string())) != best.end();
   });
   const std::string latest = first_line(read_file(directory / "latest", kMaxNameBytes));

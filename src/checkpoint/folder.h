@@ -32,7 +32,7 @@ void check_readable(const std::filesystem::path& path);
 
 /// The newest checkpoint, which DIR/latest names. If that file is missing or does not name a checkpoint: the complete
 /// checkpoint with the highest step, with a warning. Empty if the directory has neither `latest` nor a checkpoint.
-/// UserError if `latest` names a missing checkpoint and there is no other (a new start would overwrite a run).
+/// UserError if `latest` names a missing checkpoint, or all are damaged (a new start would overwrite a run).
 std::optional<std::filesystem::path> find_latest(const std::filesystem::path& directory);
 
 /// The checkpoint that a file such as DIR/best or DIR/latest names; empty if `path` is not such a file.
@@ -70,7 +70,7 @@ bool is_removable(const std::filesystem::path& folder);
 /// filesystem_error, with the folder as it was, if it is not removable.
 void remove_checkpoint(const std::filesystem::path& folder);
 
-/// Removes the temporary folders of runs that were killed.
+/// Removes the temporary folders of runs that were killed, and restores a step whose replacement was interrupted.
 void remove_leftovers(const std::filesystem::path& directory);
 
 /// Renames a finished folder to its final name. If there is already a folder of that name, the two are exchanged
@@ -88,8 +88,8 @@ void discard_folder(const std::filesystem::path& temporary);
 
 /// Deletes checkpoints until `keep` are left; 0 keeps all: first the steps above the latest one, which an earlier start
 /// of the run has left, then the lowest steps. Does not delete the latest one, `last_verified`, or folders without a
-/// checkpoint's name and manifest. Links to step folders and checkpoints of the steps in `best` are neither counted nor
-/// deleted.
+/// checkpoint's name and manifest. Links to step folders, checkpoints of the steps in `best`, and step 0 (imported
+/// weights) are neither counted nor deleted.
 void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& last_verified,
            const std::vector<int64_t>& best = {});
 

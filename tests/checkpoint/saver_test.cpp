@@ -194,10 +194,30 @@ TEST_F(Saving, FindsTheNewestCheckpointWithoutLatest) {
   EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(2));
   fs::remove_all(step(1));
   fs::remove_all(step(2));
-  EXPECT_FALSE(checkpoint::find_latest(folder_.path()).has_value());
+  // A new run would replace the damaged checkpoint.
+  TE_EXPECT_REFUSED("has no complete checkpoint: ", checkpoint::find_latest(folder_.path()));
   write_bytes(folder_ / "latest", "step_00000002\n");
   TE_EXPECT_REFUSED("names 'step_00000002', which is not a checkpoint",
                     checkpoint::find_latest(folder_.path()));
+}
+
+// Imported weights: no run has saved them, so none may delete them.
+TEST_F(Saving, KeepDoesNotDeleteStepZero) {
+  auto saving = saver(false, 1);
+  for (const int64_t number : {0, 1, 2}) saving->save(at_step(number), {});
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000000", "step_00000002"}));
+}
+
+// A kill between the two renames that replace a step where names cannot be exchanged leaves only the old folder's name.
+TEST_F(Saving, AReplacedStepComesBackIfTheNewOneIsMissing) {
+  saver(false)->save(at_step(2), {});
+  fs::rename(step(2), folder_ / "step_00000002.old.tmp");
+  fs::create_directories(folder_ / "step_00000002.tmp");
+  checkpoint::remove_leftovers(folder_.path());
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000002"}));
+  fs::copy(step(2), folder_ / "step_00000002.old.tmp");
+  checkpoint::remove_leftovers(folder_.path());
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000002"}));
 }
 
 // A step on another disk.

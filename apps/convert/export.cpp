@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/progress.h"
 #include "convert/adapter.h"
@@ -13,6 +14,7 @@
 #include "convert/exporter.h"
 #include "convert/output_folder.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "text/tokenizer.h"
 #include "text/vocabulary_check.h"
 
@@ -107,6 +109,12 @@ void export_adapter(const ExportArguments& arguments, const checkpoint::Reader& 
         "{}: is an adapter, which is exported in FP32 as one file without tokenizer; leave out {}, or run "
         "te-convert merge",
         reader.folder().string(), given);
+  if (const std::vector<std::filesystem::path> bases = bases_of(reader); bases.size() > 1)
+    log_warning(
+        "{}: was trained on another adapter, {}, which the exported adapter does not contain; export that "
+        "one, too, "
+        "or merge both (te-convert merge)",
+        reader.folder().string(), bases.front().string());
   OutputFolder output(arguments.output, arguments.force, "the folder of a PEFT adapter", is_adapter_folder);
   const int64_t tensors = write_peft(reader, output.path());
   output.commit();

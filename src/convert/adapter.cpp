@@ -40,6 +40,12 @@ bool has_base(const WeightSource& source, uint64_t hash) {
   return (adapted != nullptr && has_base(adapted->base(), hash)) || source.hash() == hash;
 }
 
+/// Whether two existing folders are the same; false if one does not exist.
+bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error) && !error;
+}
+
 }  // namespace
 
 Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfig& model) {
@@ -64,10 +70,26 @@ AdaptedWeights::AdaptedWeights(std::unique_ptr<WeightSource> base, const config:
     user_error(
         "{}: was trained on other files than {}, or they have changed; give the base that its manifest names",
         adapter_.weights->title(), base_->title());
+  check_whole_parameters();
   for (int layer = 0; layer < model_.num_layers; ++layer)
     for (const LinearId& id : config::layer_linears(model_, layer))
       if (!config::adapted_blocks(adapter_.config, model_, id.kind).empty())
         adapted_[id.parameter(ParameterPart::weight).name()] = id;
+}
+
+// Such parameters replace those of the base, so they must have been trained on what is below.
+void AdaptedWeights::check_whole_parameters() const {
+  const std::vector<std::string> own = adapter_.weights->names();
+  for (const auto* below = dynamic_cast<const AdaptedWeights*>(base_.get());
+       below != nullptr && below->hash() != adapter_.base;
+       below = dynamic_cast<const AdaptedWeights*>(below->base_.get()))
+    for (const std::string& name : own)
+      if (base_->info(name) && below->adapter_.weights->info(name))
+        user_error(
+            "{} and {}: both have a {} of their own (adapter.train_norms or train_embeddings), and the first "
+            "was "
+            "not trained on the second, whose {} would be lost; give one of the two",
+            adapter_.weights->title(), below->adapter_.weights->title(), name, name);
 }
 
 uint64_t AdaptedWeights::hash() const {
@@ -141,7 +163,26 @@ std::unique_ptr<Reader> last_run(const std::vector<std::string>& adapters) {
   return found == adapters.rend() ? nullptr : std::make_unique<Reader>(*found);
 }
 
+std::vector<std::filesystem::path> bases_of(const Reader& adapter) {
+  std::vector<std::filesystem::path> found;
+  std::error_code error;
+  std::optional<checkpoint::Base> base = adapter.manifest().base;
+  while (base && std::filesystem::exists(base->path, error)) {
+    const std::filesystem::path folder = resolve_weights(base->path);
+    if (same_folder(folder, adapter.folder()) ||
+        std::ranges::any_of(found, [&](const auto& other) { return same_folder(folder, other); }))
+      user_error(
+          "{}: its base {} is an adapter on itself, as a later run has replaced it; give the former base and "
+          "this adapter, as in --checkpoint BASE --adapter {}",
+          adapter.folder().string(), folder.string(), adapter.folder().string());
+    found.push_back(folder);
+    base = is_foreign_model(folder) ? std::nullopt : Reader(folder).manifest().base;
+  }
+  return found;
+}
+
 std::unique_ptr<WeightSource> open_adapted(const Reader& adapter) {
+  bases_of(adapter);
   std::error_code error;
   const std::string& base = adapter.manifest().base->path;
   if (!std::filesystem::exists(base, error))

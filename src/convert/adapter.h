@@ -29,11 +29,16 @@ struct Adapter {
 /// belong to the model.
 Adapter open_adapter(const std::filesystem::path& path, const config::ModelConfig& model);
 
+/// The base of an adapter checkpoint, the base of that one if it is an adapter, and so on, up to one that is none or
+/// does not exist. UserError if an adapter is its own base, as after a run that has replaced the base.
+std::vector<std::filesystem::path> bases_of(const checkpoint::Reader& adapter);
+
 /// The weights of a base with an adapter. The base may have other adapters, each of which was trained on the same base
 /// or on the base with those before it.
 class AdaptedWeights final : public checkpoint::WeightSource {
  public:
-  /// UserError if the adapter was trained on other files: equal weights in other files have another hash.
+  /// UserError if the adapter was trained on other files (equal weights in other files have another hash), or has
+  /// parameters that were trained in full (norms, embeddings) and that another adapter of the base has changed since.
   AdaptedWeights(std::unique_ptr<WeightSource> base, const config::ModelConfig& model, Adapter adapter);
 
   std::string title() const override { return base_->title() + " with adapter " + adapter_.weights->title(); }
@@ -54,6 +59,7 @@ class AdaptedWeights final : public checkpoint::WeightSource {
     std::vector<int64_t> b_row, a_row;
   };
   const Product& product_of(const std::string& name, const LinearId& id) const;
+  void check_whole_parameters() const;
 
   std::unique_ptr<WeightSource> base_;
   config::ModelConfig model_;

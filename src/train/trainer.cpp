@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "checkpoint/reader.h"
+#include "convert/adapter.h"
+#include "convert/foreign_model.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -142,6 +144,7 @@ void Trainer::prepare_folders(StartPoint& start, const Record& record) {
   world_.run_collectively([&] {
     if (!world_.leader()) return;
     if (saves()) {
+      check_base_is_elsewhere();
       keep_tokenizer(config_.data.tokenizer, options.directory,
                      {start.adapter, start.weights, options.init_from});
     }
@@ -154,6 +157,25 @@ void Trainer::prepare_folders(StartPoint& start, const Record& record) {
     folder_->warn_of_later_checkpoints(start.progress.step, options.keep);
     if (record) record({contents(start), start.moments ? 0 : start.progress.step});
   });
+}
+
+// Saving would replace the base's steps, and checkpoint.keep would delete it.
+void Trainer::check_base_is_elsewhere() const {
+  if (!base_) return;
+  std::vector<std::filesystem::path> bases = {base_->path};
+  if (!convert::is_foreign_model(base_->path)) {
+    const std::vector<std::filesystem::path> more = convert::bases_of(checkpoint::Reader(base_->path));
+    bases.insert(bases.end(), more.begin(), more.end());
+  }
+  for (const std::filesystem::path& base : bases) {
+    std::error_code error;
+    if (std::filesystem::equivalent(base.parent_path(), config_.checkpoint.directory, error) && !error)
+      user_error(
+          "checkpoint.directory ({}): contains the base of this run's adapter, {}, which its checkpoints "
+          "would "
+          "replace; choose another directory (logging.directory, checkpoint.directory)",
+          config_.checkpoint.directory, base.string());
+  }
 }
 
 std::map<std::string, std::string> Trainer::contents(const StartPoint& start) const {

@@ -58,6 +58,7 @@ class Trainer {
   void allocate();
   std::unique_ptr<checkpoint::Saver> make_saver();
   void prepare_folders(StartPoint& start, const Record& record);
+  void check_base_is_elsewhere() const;
   std::map<std::string, std::string> contents(const StartPoint& start) const;
   /// Of a run that has no step left.
   Outcome end_of(checkpoint::Progress& progress) const;

@@ -128,6 +128,31 @@ TEST(TeTrainLora, OverwriteKeepsTheAdapterThatTheRunStartsWith) {
   EXPECT_FALSE(std::filesystem::exists(folder.checkpoint("a", 6)));
 }
 
+// Its checkpoints would replace the base, and checkpoint.keep would delete it.
+TEST(TeTrainLora, RefusesToSaveWhereItsBasesAre) {
+  const TrainFolder folder;
+  run(folder, "base", {});
+  run(folder, "first", adapter_of(folder, "base"));
+  run(folder, "second", adapter_of(folder, "first"));
+  const auto refused = [&](const std::string& into, const std::string& base) {
+    std::string command = "--overwrite --config " + (folder / "base.yaml") +
+                          " --set logging.directory=" + folder.run_folder(into);
+    for (const std::string& override : adapter_of(folder, base)) command += " --set " + override;
+    expect_refused(folder.run_raw(command), "contains the base of this run's adapter");
+    EXPECT_TRUE(std::filesystem::exists(folder.checkpoint(into, 6))) << into;
+  };
+  refused("base", "base");
+  refused("base", "first");
+  refused("first", "second");
+  // Earlier versions did not refuse it; such an adapter is its own base.
+  std::filesystem::remove_all(folder.checkpoint("base", 6));
+  std::filesystem::copy(folder.checkpoint("first", 6), folder.checkpoint("base", 6));
+  TE_EXPECT_CONTAINS(user_error_of([&] { convert::open_weights(folder.checkpoint("base", 6)); }),
+                     "is an adapter on itself");
+  TE_EXPECT_CONTAINS(user_error_of([&] { convert::open_weights(folder.checkpoint("second", 6)); }),
+                     "is an adapter on itself");
+}
+
 // Each mistake is one line with the key.
 TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   const TrainFolder folder;
@@ -184,6 +209,32 @@ TEST(TeTrainLora, RefusesWhatDoesNotBelongTogether) {
   // An adapter stands for its base with it, so it can be the base of another.
   run(folder, "second", adapter + Overrides{"checkpoint.init_from=" + folder.checkpoint("adapter", 6)});
   EXPECT_LT(folder.column("second", "loss").front(), folder.column("adapter", "loss").front());
+}
+
+// Norms and embeddings that were trained in full replace those of the base.
+TEST(TeTrainLora, WholeParametersOfTwoAdaptersAreRefused) {
+  const TrainFolder folder;
+  run(folder, "base", {});
+  const Overrides norms = adapter_of(folder, "base") + Overrides{"adapter.train_norms=true"};
+  run(folder, "first", norms);
+  run(folder, "second", norms + Overrides{"training.seed=2"});
+  run(folder, "third", norms + Overrides{"checkpoint.init_from=" + folder.checkpoint("first", 6)});
+  run(folder, "plain", adapter_of(folder, "base"));
+  const auto open = [&](const std::vector<std::string>& adapters) {
+    std::vector<std::string> paths;
+    for (const std::string& name : adapters) paths.push_back(folder.checkpoint(name, 6));
+    auto base = convert::open_weights(folder.checkpoint("base", 6));
+    const config::ModelConfig model = config::parse_config(base->config(), "base.yaml").model;
+    return convert::with_adapters(std::move(base), model, paths);
+  };
+  for (const std::vector<std::string>& adapters :
+       {std::vector<std::string>{"first", "third"}, {"first", "plain"}, {"first", "third", "plain"}})
+    EXPECT_NE(open(adapters), nullptr);
+  const std::string message = "both have a ";
+  TE_EXPECT_CONTAINS(user_error_of([&] { open({"first", "second"}); }), message);
+  TE_EXPECT_CONTAINS(user_error_of([&] { open({"second", "first"}); }), message);
+  TE_EXPECT_CONTAINS(user_error_of([&] { open({"first", "plain", "second"}); }), message);
+  TE_EXPECT_CONTAINS(user_error_of([&] { open({"first", "third", "second"}); }), message);
 }
 
 // Adapters of one base add up. One that was trained on the base with another adapter needs that before it.

@@ -61,7 +61,7 @@ class SafetensorsReader {
   std::map<std::string, size_t, std::less<>> index_;  ///< name -> index in tensors_
 };
 
-/// A tensor to write. Any DType is possible except f16.
+/// A tensor to write. Any DType is possible except f16 and e2m1.
 struct SafetensorsSpec {
   std::string name;
   DType dtype = DType::f32;

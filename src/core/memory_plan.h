@@ -39,9 +39,8 @@ enum class MemoryKind : uint8_t {
   fp8_state,
   data
 };
-TE_NAMES(MemoryKind, "parameters", "FP8 weights", "master weights (FP32)", "main gradients (FP32)",
-         "optimizer moments", "optimizer.offload slots", "activations", "scratch", "FP8 state",
-         "tokens and losses")
+TE_NAMES(MemoryKind, "parameters", "FP8 weights", "master weights", "main gradients", "optimizer moments",
+         "optimizer.offload slots", "activations", "scratch", "FP8 state", "tokens and losses")
 constexpr int kMemoryKinds = static_cast<int>(kMemoryKindNames.size());
 static_assert(kMemoryKinds == static_cast<int>(MemoryKind::data) + 1);
 
@@ -84,7 +83,8 @@ class MemoryPlan {
 
   /// Allocates all device buffers as one zeroed block and sets the slots' pointers. Call it once.
   DeviceBuffer allocate(const Context& context);
-  /// Allocates all host buffers; the result is empty if there are none. UserError if the memory is not available.
+  /// Allocates all host buffers; the result is empty if there are none. UserError if a GPU's driver cannot
+  /// page-lock the memory; without a GPU std::bad_alloc if there is too little.
   HostBuffer allocate_host(const Context& context);
 
   /// For tests, after allocate(): advances the timeline to `step`. Overwrites scratch whose lifetime begins or has

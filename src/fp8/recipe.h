@@ -2,8 +2,9 @@
 // (scaling.h), and their common state (ScaleTable). The model gets a Quantizer per operand. `off` is the recipe that
 // quantizes nothing; with fp8_calibrate it keeps the amax history of delayed scaling, so that a later run can use FP8.
 //
-// State changes once per optimizer step (update()), never in evaluation, recomputation or a skipped step. Scales are
-// therefore constant within a step, and a recomputed forward pass uses those of the first one.
+// State that later steps depend on changes once per optimizer step (update()), never in evaluation, recomputation or a
+// skipped step. Delayed scales are therefore constant within a step, and a recomputed forward pass uses those of the
+// first one; current scaling writes the scale of every tensor that it quantizes, and the next one's guess.
 #pragma once
 
 #include <algorithm>

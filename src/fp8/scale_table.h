@@ -16,9 +16,9 @@ namespace te::fp8 {
 enum class OperandRole : uint8_t { input, weight, grad_output };
 const char* role_name(OperandRole role);
 
-/// Scale of an operand with ScaleSource::corrected until it has an amax: the first tensor that is not zero overflows
-/// it, so that it is requantized. Its inverse is a normal number. Checkpoints have 1 instead. Also of an operand
-/// without one scale per tensor, which nothing reads.
+/// Scale of an operand with ScaleSource::corrected until it has an amax: the first tensor with an amax above
+/// 2^-117 or so overflows it, so that it is requantized. Its inverse is a normal number. Checkpoints have 1 instead.
+/// Also of an operand without one scale per tensor, which nothing reads.
 inline constexpr float kUnknownScale = 0x1p126f;
 
 struct OperandInfo {

@@ -21,7 +21,7 @@ using config::LrDecay;
 ///                    lr + (min_lr - lr) (step - s) / (T - s)
 ///   step >= T        min_lr (except constant); warmup takes precedence: with w >= T the rate rises to lr at w
 ///                    and is min_lr from w + 1 on
-/// Trainers that count from 0 (llm.c, nanochat, modded-nanogpt) have the rates of T = steps of the run + 1.
+/// wsd of trainers that count from 0 (nanochat, modded-nanogpt) has the rates of T = steps of the run + 1.
 /// Computed in FP64 and rounded once. The bounds are exact: at(w) is lr, at(T) is min_lr when T > w, each as FP32.
 struct LrSchedule {
   double lr = 0.0;

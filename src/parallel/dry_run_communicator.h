@@ -1,6 +1,6 @@
-// Communicator without communication, to measure the computation of one rank: every operation fills its outputs with
-// copies of the rank's own data. The results are meaningless. Outputs are not zero because a GPU runs GEMMs of zeros at
-// a higher clock than GEMMs of activations.
+// Communicator without communication, to measure the computation of one rank: operations fill their outputs with
+// copies of the rank's own data where sizes allow. The results are meaningless. Most outputs are not zero because a GPU
+// runs GEMMs of zeros at a higher clock than GEMMs of activations.
 #pragma once
 
 #include "parallel/communicator.h"

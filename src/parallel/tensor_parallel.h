@@ -46,7 +46,7 @@ class TensorParallel {
   /// This rank's rows of a gathered tensor: a shard that is written there need not be copied by gather(). Empty if the
   /// transport does not support this.
   Tensor shard_view(const Tensor& full) const;
-  /// True if gather() calls its work once, for all rows.
+  /// True if gather() calls its work once, for all rows, independent of the number of chunks.
   bool gathers_at_once() const { return !sequence_ || (!overlaps() && copies_ == nullptr); }
   /// The token ranges of this rank's shard, for `tokens` tokens in all.
   std::vector<TokenRange> ranges(int64_t tokens) const;

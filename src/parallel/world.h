@@ -16,7 +16,8 @@ namespace te::parallel {
 
 class World {
  public:
-  /// UserError if Slurm started several tasks without a PMI for MPI to connect them.
+  /// UserError if Slurm started several tasks without a PMI for MPI to connect them, if the launcher is another MPI's,
+  /// or if this MPI lacks the thread support that te-train needs.
   World();
   /// Finalizes MPI together with the other ranks; aborts the job if an exception is being handled.
   ~World();

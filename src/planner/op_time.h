@@ -9,7 +9,7 @@
 //   all others  bytes / (fraction of the copy bandwidth)
 //
 // Collectives: latency + minimum bytes sent per rank / bus bandwidth. If a group spans hosts, the bandwidth is that of
-// the network, times the group's ranks per host, each with its own adapter.
+// the network, times the group's ranks per host, each with its own adapter, and at most NVLink's.
 #pragma once
 
 #include "core/profile.h"

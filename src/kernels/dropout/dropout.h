@@ -38,8 +38,8 @@ struct RowNumbers {
 };
 void row_numbers(const Context& context, const RowNumbers& args);
 
-/// x[r, c] += amplitude * u, rounded once in FP32 and once to x's dtype, with u = (word >> 8) / 2^23 - 1, uniform in
-/// [-1, 1), of the word above. CPU and GPU results are bitwise equal.
+/// x[r, c] += amplitude * u, each operation rounded in FP32, the sum then to x's dtype, with u = (word >> 8) / 2^23 -
+/// 1, uniform in [-1, 1), of the word above. CPU and GPU results are bitwise equal.
 struct UniformNoise {
   Tensor x;  ///< [rows, cols] fp32, bf16 or fp16
   float amplitude = 0.0f;

@@ -16,7 +16,8 @@ struct EmbeddingForward {
   int64_t seq = 0;
   Tensor out;  ///< [rows, hidden], dtype of table; the sum is FP32, rounded once
   int64_t first_token = 0;
-  Tensor position_ids;  ///< optional int32 [rows]: row r adds positions[position_ids[r]]; seq is then ignored
+  Tensor
+      position_ids;  ///< optional int32 [rows]: row r adds positions[position_ids[r]], not positions[r % seq]
 };
 void embedding_forward(const Context& context, const EmbeddingForward& args);
 

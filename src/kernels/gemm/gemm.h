@@ -50,11 +50,11 @@ struct Gemm {
 /// Number of rows up to which a GPU runs a dedicated kernel (gemm_few_rows.cu), as in generation.
 constexpr int64_t kFewRows = 8;
 /// Whether that kernel computes the GEMM, if sizes and alignments permit: a [m, k] with at most kFewRows rows and b [n,
-/// k] with trans_b, in BF16 or E4M3, without accumulation.
+/// k] with trans_b, in BF16 or E4M3 (scales per tensor, row or block), without accumulation.
 bool has_few_rows(const Gemm& args);
 
-/// FP8: m, n and k must be multiples of 16 (leading dimensions of 16 bytes; errors name the tensor), except for m with
-/// has_few_rows().
+/// FP8: m, n and k must be multiples of 16, k of 32 with MXFP8 and NVFP4 (leading dimensions of 16 bytes; errors name
+/// the tensor), except for m with has_few_rows().
 void gemm(const Context& context, const Gemm& args);
 
 /// What computes a GEMM.

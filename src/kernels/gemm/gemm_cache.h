@@ -40,10 +40,10 @@ class GemmCache {
   GemmCache(const std::string& folder, const std::string& gpu, uint64_t library);
 
   const std::string& path() const { return path_; }
-  /// A lock on PATH.search. Only its holder searches. Null if there is no file or it cannot be locked.
+  /// A lock on PATH.search, so that one process searches at a time. Null if there is no file.
   class SearchLock;
-  /// Waits until no other process searches, and reads its results. The caller searches only for problems that it still
-  /// does not find(), and must not wait for other processes while it holds the lock.
+  /// Waits until no other process searches, at most two minutes, and reads its results. The caller searches only for
+  /// problems that it still does not find(), and must not wait for other processes while it holds the lock.
   std::shared_ptr<SearchLock> search();
 
   /// Null if the problem is unknown or was dropped.

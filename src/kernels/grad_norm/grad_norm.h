@@ -11,8 +11,9 @@
 namespace te::kernels {
 
 /// *out += sum of x^2: FP32 squares, partial sums combined in FP64 in a fixed order (deterministic for any number of
-/// threads). x is fp32 or bf16 [n] and may be empty; out fp32 [1]; scratch fp32 [sum_of_squares_scratch_elements()],
-/// 8-byte aligned. NaN and infinities propagate to out, also those of an overflowing FP32 square.
+/// threads). x is fp32, bf16 or fp16 [n] and may be empty; out fp32 [1]; scratch fp32
+/// [sum_of_squares_scratch_elements()], 8-byte aligned. NaN and infinities propagate to out, also those of an
+/// overflowing FP32 square.
 /// flags (optional): u8 [granules_of(n)], where x begins at a granule border; only granules with kGranuleCounted are
 /// added. If all of them have it, the result is bitwise equal to that without flags.
 void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch,

@@ -9,7 +9,7 @@
 // largest number), with which values above fp8_max saturate. Rounding up is Transformer Engine's rule and that of
 // "Recipes for Pre-training LLMs with MXFP8" (arXiv 2506.08027): nothing saturates. Special values are Transformer
 // Engine's, too: a group of zeros has the smallest scale, 2^-127; NaN does not affect the scale; an infinity gives the
-// scale 2^127, so it stays infinite, and finite values become 0.
+// scale 2^127, so it stays infinite, and finite values below 2^117 or so become 0.
 //
 // Dequantized values are exact in the dtype of x, subnormal numbers included.
 #pragma once

@@ -45,7 +45,7 @@ double saturated_fraction(const TensorSums& sums);
 double underflow_fraction(const TensorSums& sums);
 
 struct TensorStats {
-  Tensor x;  ///< [rows, cols] fp32 or bf16; tensors of other ranks are viewed as [rows, cols]
+  Tensor x;  ///< [rows, cols] fp32, bf16 or fp16; tensors of other ranks are viewed as [rows, cols]
   /// none: no quantization. tensor: uses `scale`. Other layouts: current scaling per group; the last group of a
   /// dimension may be smaller.
   ScaleLayout layout = ScaleLayout::none;

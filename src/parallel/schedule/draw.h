@@ -15,7 +15,7 @@ struct DrawOptions {
 };
 
 /// Draws a legend, one line per stage with time from left to right, the bubble fraction, and the peak memory of every
-/// stage. Lines end with '\n'. Times are those of simulate() with the same costs.
+/// stage. Lines end with '\n'. Times are those of simulate() with the same costs, in forward passes.
 std::string draw(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape,
                  const Costs& costs = {}, const DrawOptions& options = {});
 

@@ -4,7 +4,7 @@
 // 2. The order of the visits does not matter: each receive has one sender and a queue, so the stages form a Kahn
 //    process network.
 // 3. Tensor k arrives at the time of its send plus the communication time. The receive ends at the later of the arrival
-//    and the receiver's clock, plus the time of a receipt. With b buffers, send k cannot end before tensor k - b is
+//    and the receiver's clock. With b buffers, send k cannot end before tensor k - b is
 //    received.
 // 4. A message has an identity (direction, microbatch, global chunk of its sender), which the receiver compares with
 //    the expected one, because a wrong order with matching counts would otherwise not be detected.

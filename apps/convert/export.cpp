@@ -112,8 +112,7 @@ void export_adapter(const ExportArguments& arguments, const checkpoint::Reader& 
   if (const std::vector<std::filesystem::path> bases = bases_of(reader); bases.size() > 1)
     log_warning(
         "{}: was trained on another adapter, {}, which the exported adapter does not contain; export that "
-        "one, too, "
-        "or merge both (te-convert merge)",
+        "one, too, or merge both (te-convert merge)",
         reader.folder().string(), bases.front().string());
   OutputFolder output(arguments.output, arguments.force, "the folder of a PEFT adapter", is_adapter_folder);
   const int64_t tensors = write_peft(reader, output.path());

@@ -87,8 +87,7 @@ void AdaptedWeights::check_whole_parameters() const {
       if (base_->info(name) && below->adapter_.weights->info(name))
         user_error(
             "{} and {}: both have a {} of their own (adapter.train_norms or train_embeddings), and the first "
-            "was "
-            "not trained on the second, whose {} would be lost; give one of the two",
+            "was not trained on the second, whose {} would be lost; give one of the two",
             adapter_.weights->title(), below->adapter_.weights->title(), name, name);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 #include "convert/adapter.h"
 #include "convert/foreign_model.h"
@@ -168,6 +169,7 @@ void Trainer::check_base_is_elsewhere() const {
     bases.insert(bases.end(), more.begin(), more.end());
   }
   for (const std::filesystem::path& base : bases) {
+    if (checkpoint::step_of(base.filename().string()) < 0) continue;
     std::error_code error;
     if (std::filesystem::equivalent(base.parent_path(), config_.checkpoint.directory, error) && !error)
       user_error(

@@ -88,7 +88,7 @@ def repeated_data():
 LAW = (
     ("gap_law_8m", "8M", 8_456_960, 5, ("delayed", "tensorwise", "blockwise", "bf16_control")),
     ("gap_law_16m", "16M", 15_880_320, 4, ("delayed", "tensorwise", "blockwise", "bf16_control")),
-    ("gap_law_30m", "31M", 31_008_960, 4, ("delayed", "tensorwise")),
+    ("gap_law_30m", "31M", 31_008_960, 4, ("delayed", "tensorwise", "bf16_control")),
     ("gap_law_50m", "51M", 50_929_920, 3, ("delayed",)),
 )
 
@@ -106,15 +106,15 @@ def gap_law():
     for axes in panels[1:]:
         axes.sharey(panels[0])
         axes.tick_params(labelleft=False)
-    colors = {"51M": "#444444"}
+    colors = {arm: figures.color(index) for index, arm in enumerate(LAW[0][4], start=1)}
     count, drawn = sum(len(row[4]) for row in LAW), 0
     tolerance = {"color": "#2a7f3f", "alpha": 0.12, "linewidth": 0}
     for axes, (name, model, parameters, seeds, variants), marker in zip(panels, LAW, "Dovs"):
         found = {arm["name"]: arm["measures"][0] for arm in arms(name)}
-        for index, arm in enumerate(variants, start=1):
+        for arm in variants:
             own = [seed for seed in range(1, seeds + 1) if (RESULTS / name / f"{arm}_seed{seed}.csv").exists()]
             pairs = [gap_line(name, f"{arm}_seed{seed}", f"bf16_seed{seed}", 9) for seed in own]
-            style = {"color": colors.get(model) or figures.color(index)}
+            style = {"color": colors[arm]}
             for tokens, gap in pairs:
                 axes.plot(tokens / parameters, gap, linewidth=0.5, alpha=0.4, **style)
             mean = np.mean([gap for _, gap in pairs], axis=0)
@@ -130,11 +130,10 @@ def gap_law():
         axes.set_title(f"{model}, whole run", loc="left", fontsize=11)
         axes.set_xticks([0, 10, 20])
         axes.axhspan(-tolerance_of(found["delayed"]), tolerance_of(found["delayed"]), **tolerance)
-        if model not in ("16M", "31M"):  # the same colors as 8M
-            axes.legend(loc="upper right", handlelength=1)
     for axes in (*panels, right):
         axes.axhline(0, color=figures.BASELINE, linewidth=1)
     panels[0].set_ylim(-0.055, 0.235)  # space for the legend
+    panels[0].legend(loc="upper right", handlelength=1)
     panels[0].set_ylabel("training loss minus BF16 (nats)")
     right.set_title("after a decay (other scale)", loc="left", fontsize=11)
     right.set_xticks([0, 1, 2], ["5", "10", "20"])

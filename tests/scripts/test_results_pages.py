@@ -244,6 +244,11 @@ class Pages(unittest.TestCase):
                 self.assertEqual(significant, (size, recipe + length) in different, f"{size} {recipe}{length}")
                 if (size, recipe + length) == ("31M", "tensorwise"):
                     self.assertIn(f"`tensorwise` minus `delayed`: {results_summary.interval_text(differences)} at 20", text)
+        beside = []
+        for found in (eight, pairs, larger):
+            beside.append(statistics.fmean(x - y / 2 for x, y in zip(found["delayed"], found["bf16_control"])))
+        means = "BF16 and control at 20, `delayed`: {:+.4f} (8M), {:+.4f} (16M), {:+.4f} (31M)"
+        self.assertIn(means.format(*beside), text)
         same_gpu, own = archived("gap_gemms_16m"), archived("gap_law_16m")
         for recipe in ("tensorwise", "blockwise", "bf16_control"):
             gaps = []
